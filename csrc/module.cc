@@ -136,6 +136,8 @@ NB_MODULE(_core, m) {
         "ragged contraction).");
   m.attr("RAGGED_REQUIRED") = vbgemm::kRaggedRequired;
   m.def("ragged_halves", [] { return Names(vbgemm::kRaggedHalvesNames); }, "What of a ragged product comes in halves, by number.");
+  static_assert(vbgemm::kScaledDepth == vbgemm::kScaledColumns);
+  m.attr("RAGGED_SCALED") = vbgemm::kScaledDepth;
   m.attr("RAGGED_HALF_ELEMENTS") = vbgemm::kRaggedHalfElements;
   m.def("ragged_shapes", &RaggedShapes, "A GPU's tile shapes of ragged products, by number: (name, columns, thread blocks of a cluster).");
   m.def(

@@ -15,9 +15,25 @@ struct RaggedOperand {
 
 // The sizes of a call, of which the shapes of its operands consist. columns: of the sums and of a bias in ragged rows, 2 n in a gated
 // product. lhs_columns, rhs_k and rhs_columns differ from k, k and columns (n in a contraction) where the call has halves.
-enum class RaggedSize : int32_t { lhs_rows, m, k, n, columns, groups, total_groups, lhs_columns, rhs_k, rhs_columns };
-inline constexpr const char* kRaggedSizeNames[] = {"lhs_rows",     "m",           "k",     "n",          "columns", "groups",
-                                                   "total_groups", "lhs_columns", "rhs_k", "rhs_columns"};
+// The blocks are those of scales.
+enum class RaggedSize : int32_t {
+  lhs_rows,
+  m,
+  k,
+  n,
+  columns,
+  groups,
+  total_groups,
+  lhs_columns,
+  rhs_k,
+  rhs_columns,
+  lhs_blocks,
+  rhs_k_blocks,
+  rhs_column_blocks
+};
+inline constexpr const char* kRaggedSizeNames[] = {"lhs_rows",         "m",           "k",     "n",           "columns",    "groups",
+                                                   "total_groups",     "lhs_columns", "rhs_k", "rhs_columns", "lhs_blocks", "rhs_k_blocks",
+                                                   "rhs_column_blocks"};
 inline constexpr int kRaggedSizes = sizeof(kRaggedSizeNames) / sizeof(kRaggedSizeNames[0]);
 
 // The type of an operand: that of lhs and rhs, of the result, of the sums, int32, or either of int32 and int64.
@@ -52,7 +68,9 @@ struct RaggedOperandInfo {
 namespace ragged_table {
 constexpr RaggedSize lhs_rows = RaggedSize::lhs_rows, m = RaggedSize::m, k = RaggedSize::k, n = RaggedSize::n,
                      columns = RaggedSize::columns, groups = RaggedSize::groups, total_groups = RaggedSize::total_groups,
-                     lhs_columns = RaggedSize::lhs_columns, rhs_k = RaggedSize::rhs_k, rhs_columns = RaggedSize::rhs_columns;
+                     lhs_columns = RaggedSize::lhs_columns, rhs_k = RaggedSize::rhs_k, rhs_columns = RaggedSize::rhs_columns,
+                     lhs_blocks = RaggedSize::lhs_blocks, rhs_k_blocks = RaggedSize::rhs_k_blocks,
+                     rhs_column_blocks = RaggedSize::rhs_column_blocks;
 constexpr int cpu = kRaggedCpu, tiles = kRaggedTiles, pipelined = kRaggedPipelined, all = cpu | tiles | pipelined;
 constexpr OperandShape absent{-1, {}};
 template <class... Size>
@@ -97,6 +115,7 @@ struct RaggedCall {
   Activation activation;
   bool wide_sizes;  // group_sizes are int64
   int64_t m, k, n, groups, total_groups, lhs_rows;
+  int64_t lhs_blocks, rhs_k_blocks, rhs_column_blocks;  // of the scales, if there are any
   int64_t batch[2];
 #define OPERAND(name, ...) RaggedOperand name;  // the accumulator's memory is that of the result
 #define RESULT(...)
@@ -114,7 +133,9 @@ struct RaggedCall {
     return halves == RaggedHalves::columns ? columns() / 2 : columns();
   }
   int64_t size(RaggedSize which) const {
-    const int64_t sizes[kRaggedSizes] = {lhs_rows, m, k, n, columns(), groups, total_groups, lhs_columns(), rhs_k(), rhs_columns()};
+    const int64_t sizes[kRaggedSizes] = {
+        lhs_rows,         m, k, n, columns(), groups, total_groups, lhs_columns(), rhs_k(), rhs_columns(), lhs_blocks, rhs_k_blocks,
+        rhs_column_blocks};
     return sizes[static_cast<int>(which)];
   }
   int bytes(RaggedType type) const {  // of an element
@@ -165,12 +186,18 @@ inline RaggedCall entry_of(const RaggedCall& call, int64_t outer, int64_t inner)
   return entry;
 }
 
+inline bool is_float8(Kind kind) { return kind == Kind::e4m3 || kind == Kind::e5m2 || kind == Kind::e4m3_e5m2 || kind == Kind::e5m2_e4m3; }
+// A scale's block: as many steps of K, and of rhs as many columns.
+inline constexpr int kScaledDepth = 128, kScaledColumns = 128;
+
 // Whether devices that have any pipelined kernels have one of a call's arithmetic, layout, gathered rows and shape: only ragged rows of
 // 16-bit types have clusters, and no cluster gathers.
 inline bool has_ragged_pipeline(Kind kind, bool contraction, bool transpose_rhs, bool gathers, RaggedShape shape) {
-  if (shape == RaggedShape::none || (info_of(shape).cluster > 1 && (contraction || gathers || kind == Kind::tf32))) return false;
+  if (shape == RaggedShape::none || (info_of(shape).cluster > 1 && (contraction || gathers || (kind != Kind::bf16 && kind != Kind::f16))))
+    return false;
   if (kind == Kind::bf16 || kind == Kind::f16) return !(contraction && gathers);
-  return kind == Kind::tf32 && !contraction && transpose_rhs && !gathers;
+  const bool along_k = !contraction && transpose_rhs && !gathers;  // wgmma reads these alone
+  return along_k && (kind == Kind::tf32 || is_float8(kind));
 }
 // Of how many elements the lines of operands and results of a pipelined kernel must be multiples: of 16 bytes.
 inline int pipelined_line_elements(Kind kind) { return 16 / bytes_of(arithmetic_of(kind).lhs); }

@@ -54,15 +54,17 @@ struct RaggedArguments {
   RaggedAttributes attributes;
 };
 
-// Checks that products whose operands have one dtype have kernels. 8-bit types have no such kernels.
+// Checks that products of a kind, by left operands of a dtype, have kernels. Of 8-bit types these are floats.
 inline Fault check_ragged_kind(int64_t kind, ffi::DataType operands, ffi::DataType results) {
   const std::optional<DType> in = dtype_of(operands), out = dtype_of(results);
   if (kind < 0 || kind >= kKinds) {
     return "arithmetic (kind) " + std::to_string(kind) + " does not exist, expected 0 to " + std::to_string(kKinds - 1);
   }
   const Arithmetic& arithmetic = arithmetic_of(static_cast<Kind>(kind));
-  if (!in || bytes_of(*in) == 1) return "no ragged product has kernels for operands of " + name_of(operands);
-  if (arithmetic.lhs != *in || arithmetic.rhs != *in) {
+  if (!in || (bytes_of(*in) == 1 && !is_float8(static_cast<Kind>(kind)))) {
+    return "no ragged product has kernels for operands of " + name_of(operands);
+  }
+  if (arithmetic.lhs != *in) {
     return std::string("arithmetic ") + arithmetic.name + " does not multiply operands of " + name_of(operands);
   }
   if (!out || !arithmetic.gives(*out)) return std::string("arithmetic ") + arithmetic.name + " gives no results of " + name_of(results);
@@ -120,7 +122,9 @@ inline Fault check_ragged_dtype(const RaggedOperandInfo& operand, ffi::DataType 
   const std::string name = operand.name;
   const std::optional<DType> dtype = dtype_of(type);
   switch (operand.type) {
-    case RaggedType::factor: return dtype == call.dtype ? Fault{} : "lhs and rhs must have one dtype";
+    case RaggedType::factor:
+      if (&operand == &kRaggedOperandTable[0] || dtype == arithmetic_of(call.kind).rhs) return {};
+      return name + " must have the dtype that the arithmetic multiplies on its side";
     case RaggedType::result: return dtype == call.out_dtype ? Fault{} : name + " must have the result's dtype";
     case RaggedType::accumulator:
       if (dtype == accumulator_of(call.kind) && has_real_sums(call)) return {};
@@ -144,7 +148,7 @@ inline Fault check_ragged_buffers(const RaggedArguments& given, RaggedCall& call
     if (!is_given(i, buffer)) continue;
     if (shape.rank < 0)
       return std::string(call.contraction ? "a ragged contraction has no " : "only a ragged contraction has an ") + operand.name;
-    const bool transposed = call.transpose_rhs && (&place == &call.rhs || &place == &call.second);
+    const bool transposed = call.transpose_rhs && (&place == &call.rhs || &place == &call.second || &place == &call.rhs_scale);
     if (Fault fault = known.read(operand, shape, transposed, buffer)) return fault;
     if (Fault fault = check_ragged_dtype(operand, buffer.element_type(), call)) return fault;
     place.data = buffer.untyped_data();
@@ -152,6 +156,8 @@ inline Fault check_ragged_buffers(const RaggedArguments& given, RaggedCall& call
   call.lhs_rows = known[RaggedSize::lhs_rows], call.k = known[RaggedSize::k];
   call.m = known[RaggedSize::m], call.n = known[RaggedSize::n];
   call.groups = known[RaggedSize::groups], call.total_groups = known[RaggedSize::total_groups];
+  call.lhs_blocks = known[RaggedSize::lhs_blocks];
+  call.rhs_k_blocks = known[RaggedSize::rhs_k_blocks], call.rhs_column_blocks = known[RaggedSize::rhs_column_blocks];
   for (const RaggedSize derived : {RaggedSize::columns, RaggedSize::lhs_columns, RaggedSize::rhs_k, RaggedSize::rhs_columns}) {
     if (known[derived] && known[derived] != call.size(derived)) {
       return kRaggedSizeNames[static_cast<int>(derived)] + (" is " + std::to_string(known[derived])) + ", expected " +
@@ -203,6 +209,17 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
   if (of_rows != (call.second.data != nullptr)) return "second must be given with halves of columns or of k, and only with them";
   if ((call.halves == RaggedHalves::k && call.k % 2) || (call.halves == RaggedHalves::columns && call.columns() % 2)) {
     return "what comes in halves must be even";
+  }
+  if ((call.lhs_scale.data || call.rhs_scale.data) && !is_float8(call.kind)) return "scales are for 8-bit floats";
+  const auto blocks = [](const RaggedOperand& scale, int64_t given, int64_t size, int each) {
+    return !scale.data || given == 1 || given == tiles_over(size, each);
+  };
+  if (!blocks(call.lhs_scale, call.lhs_blocks, call.k, kScaledDepth) || !blocks(call.rhs_scale, call.rhs_k_blocks, call.k, kScaledDepth) ||
+      !blocks(call.rhs_scale, call.rhs_column_blocks, call.columns(), kScaledColumns)) {
+    return "a scale must have one block, or one for each 128 steps of K and 128 columns of rhs";
+  }
+  if (call.gated && call.rhs_scale.data && call.rhs_column_blocks > 1 && call.n % kScaledColumns) {
+    return "blocks of columns of a gated product must not lie in both halves";
   }
   if (call.halves == RaggedHalves::k && call.gated) return "a gated product has halves of columns";
   if (std::max(call.columns(), std::max(call.lhs_columns(), call.rhs_columns())) > kRaggedMostSize) {

@@ -34,6 +34,8 @@ from jax_vbgemm._src.ragged import rules as _ragged_rules  # noqa: F401
 from jax_vbgemm._src.ragged.api import ragged_dot
 from jax_vbgemm._src.ragged.general import ragged_dot_general
 from jax_vbgemm._src.ragged.packed_api import ragged_matmul
+from jax_vbgemm._src.scaled.quantize import quantize
+from jax_vbgemm._src.scaled.scaled import Scaled
 from jax_vbgemm._src.tools.tune import Tuned, autotune
 from jax_vbgemm._src.version import __version__ as __version__
 
@@ -46,6 +48,7 @@ __all__ = [
     "Plan",
     "Problem",
     "RaggedArray",
+    "Scaled",
     "SortSplit",
     "TallSkinny",
     "Tile",
@@ -66,6 +69,7 @@ __all__ = [
     "newton_schulz",
     "pack",
     "plan",
+    "quantize",
     "ragged_dot",
     "ragged_dot_general",
     "ragged_matmul",

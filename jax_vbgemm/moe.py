@@ -2,12 +2,14 @@
 
 from jax_vbgemm._src.moe.layer import clamped_swiglu, combine, dispatch, expert_mlp, gated_dot
 from jax_vbgemm._src.moe.losses import Auxiliary, balanced_bias, load_balance_loss, router_z_loss
+from jax_vbgemm._src.moe.quantized import QuantizedExperts, quantize_experts
 from jax_vbgemm._src.moe.routing import Routing, route
 from jax_vbgemm._src.moe.scores import ExpertGroups
 
 __all__ = [
     "Auxiliary",
     "ExpertGroups",
+    "QuantizedExperts",
     "Routing",
     "balanced_bias",
     "clamped_swiglu",
@@ -16,6 +18,7 @@ __all__ = [
     "expert_mlp",
     "gated_dot",
     "load_balance_loss",
+    "quantize_experts",
     "route",
     "router_z_loss",
 ]

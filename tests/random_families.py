@@ -276,6 +276,9 @@ def ragged(draw: Draw) -> Call:
     parts = segments(sizes, rows)
     transpose, plain = draw.chance(2), draw.is_complex or draw.chance(2)
     gated = not plain and draw.chance(2)
+    paired = draw.chance(3)  # rhs as two arrays
+    if paired and not gated:
+        n = 2 * draw.one_of((n, 64 * int(draw.rng.integers(1, 4))))
     columns = 2 * n if gated else n
     gathers = narrow and draw.chance(3)
     lhs_rows = int(draw.rng.integers(1, 2 * rows + 1)) if gathers else rows
@@ -296,7 +299,8 @@ def ragged(draw: Draw) -> Call:
     cotangent[parts[-1].stop :] = np.nan
 
     def product(lhs: Any, rhs: Any, given: Any) -> jax.Array:
-        return vb.ragged_dot(lhs, rhs, jax.numpy.asarray(sizes), **given, **options)
+        weights = tuple(jax.numpy.split(rhs, 2, axis=-2 if transpose else -1)) if paired else rhs
+        return vb.ragged_dot(lhs, weights, jax.numpy.asarray(sizes), **given, **options)
 
     @jax.jit
     def call(lhs: Any, rhs: Any, given: Any, cotangent: Any) -> list[jax.Array]:
@@ -347,8 +351,59 @@ def ragged(draw: Draw) -> Call:
             else compared
         )
 
-    text = f"m {rows}, k {k}, n {n}, {options}, {sorted(given)}, lhs rows {lhs_rows}, sizes {sizes.tolist()[:10]}"
+    text = f"m {rows}, k {k}, n {n}, pair {paired}, {options}, {sorted(given)}, lhs rows {lhs_rows}, "
+    text += f"sizes {sizes.tolist()[:10]}"
     return Call(text, lambda: call(*on_device), compare)
+
+
+def ragged_scaled(draw: Draw) -> Call:
+    """ragged_dot of 8-bit floats with scales."""
+    groups, rows = draw.one_of((1, 2, 8, 33)), draw.one_of((1, 63, 129, 500, 1000))
+    k, n = (16 * int(draw.rng.integers(1, 30)) for _ in range(2))
+    sizes = group_sizes(draw, groups, rows)
+    gated, step = draw.chance(3), 128
+    n = -(-n // step) * step if gated and draw.chance(2) else n
+    columns = 2 * n if gated else n
+    types = [jax.numpy.dtype(draw.one_of(("float8_e4m3fn", "float8_e5m2"))) for _ in range(2)]
+    x, w = draw.array(rows, k, dtype=types[0]), draw.array(groups, columns, k, dtype=types[1])
+    blocks = [
+        tuple(size if draw.chance(2) else least for size, least in zip(shape, most, strict=True))
+        for shape, most in (((1, k), (1, step)), ((1, columns, k), (1, step, step)))
+    ]
+
+    def scaled(values: np.ndarray, block: tuple[int, ...]) -> tuple[vb.Scaled, np.ndarray]:
+        counts = [-(-size // each) for size, each in zip(values.shape, block, strict=True)]
+        scales = draw.rng.uniform(0.5, 2, counts).astype(np.float32)
+        spread = scales
+        for axis, each in enumerate(block):
+            spread = np.repeat(spread, each, axis=axis).take(range(values.shape[axis]), axis=axis)
+        return vb.Scaled(jax.device_put(values), jax.device_put(scales), block), wide(values) * wide(spread)
+
+    (lhs, x), (rhs, w) = scaled(x, blocks[0]), scaled(w, blocks[1])
+    dtype = draw.one_of(("bfloat16", "float32"))
+    options = {"gated": gated, "activation": "silu" if gated else None, "precision": "highest"}
+
+    @jax.jit
+    def call(lhs: Any, rhs: Any) -> jax.Array:
+        return vb.ragged_dot(
+            lhs, rhs, jax.numpy.asarray(sizes), transpose_rhs=True, preferred_element_type=dtype, **options
+        )
+
+    def compare(found: Any) -> list[Compared]:
+        y, size = np.zeros((rows, n)), np.zeros((rows, n))
+        for group, part in enumerate(segments(sizes, rows)):
+            z, scale = x[part] @ w[group].T, np.abs(x[part]) @ np.abs(w[group]).T + 1
+            if gated:
+                gate, up = np.split(z, 2, axis=1)
+                first, second = np.split(scale, 2, axis=1)
+                value = activate("silu", gate)
+                z, scale = value * up, first * np.abs(up) + second * np.abs(value) + first * second / 64
+            y[part], size[part] = z, scale
+        # The tensor cores add 128 products with some 14 bits.
+        return [Compared(found, y, size * 2.0**-11 / draw.rounding())]
+
+    text = f"m {rows}, k {k}, n {n}, {types}, {blocks}, {options}, {dtype}, sizes {sizes.tolist()[:10]}"
+    return Call(text, lambda: call(lhs, rhs), compare)
 
 
 def ragged_lists(draw: Draw) -> Call:
@@ -436,5 +491,6 @@ FAMILIES = {
     "grams": grams,
     "ragged": ragged,
     "ragged_lists": ragged_lists,
+    "ragged_scaled": ragged_scaled,
     "mixtures": mixtures,
 }  # fmt: skip

@@ -32,6 +32,7 @@ ROOMS = [
     "_src.plugins",
     "_src.backends",
     "_src.matmul",
+    "_src.scaled",
     "_src.ragged",
     "_src.elementwise",
     "_src.grouping",

@@ -292,6 +292,21 @@ inline void multiply_warpgroup(MatrixDescriptor a, MatrixDescriptor b, float (&s
   }
 }
 
+template <Kind kKind>
+inline void multiply_warpgroup_bytes(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4], bool adds) {
+  using A = Element<arithmetic_of(kKind).lhs>;
+  using B = Element<arithmetic_of(kKind).rhs>;
+  const int thread = thread_index() % 128, lane = thread % 32, first_row = thread / 32 * 16 + lane / 4;
+  for (int block = 0; block < 16; ++block) {
+    for (int i = 0; i < 4; ++i) {
+      const int row = first_row + i / 2 * 8, col = 8 * block + lane % 4 * 2 + i % 2;
+      double sum = adds ? sums[block][i] : 0;
+      for (int k = 0; k < 32; ++k) sum += double{widen(a.at<A>(false, row, k))} * double{widen(b.at<B>(false, col, k))};
+      sums[block][i] = emulation::cut_off<float>(sum);
+    }
+  }
+}
+
 template <int kBlocks>
 inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds = true) {
   struct Fragment {

@@ -34,7 +34,7 @@ std::vector<int32_t> linked_tiles(Kind kind) {
 
 bool has_linked_pipeline(Kind kind, bool contraction, bool transpose_rhs) {
   RaggedCall call{};
-  call.dtype = call.out_dtype = arithmetic_of(kind).lhs;
+  call.dtype = arithmetic_of(kind).lhs, call.out_dtype = is_float8(kind) ? DType::bf16 : call.dtype;
   call.kind = kind, call.contraction = contraction, call.transpose_rhs = transpose_rhs;
   call.plan = {RaggedShape::wide, 0, -1};
   return has_ragged_kernel(call);
@@ -42,6 +42,12 @@ bool has_linked_pipeline(Kind kind, bool contraction, bool transpose_rhs) {
 
 // Whether any kernel that computes a type is linked.
 bool is_linked(DType dtype) {
+  if (bytes_of(dtype) == 1) {
+    for (const Kind kind : float8_kinds(dtype)) {
+      if (has_linked_pipeline(kind, false, true)) return true;
+    }
+    return false;
+  }
   return bytes_of(dtype) == 2 || !linked_tiles(kind_of(dtype, dtype)).empty() ||
          (dtype == DType::f32 && (has_linked_pipeline(Kind::tf32, false, true) || !linked_tiles(Kind::tf32).empty()));
 }
@@ -71,8 +77,14 @@ bool check(uint64_t seed, int calls, const std::vector<DType>& dtypes) {
   std::exit(2);
 }
 
+std::vector<DType> all_dtypes() {
+  std::vector<DType> dtypes = ragged_dtypes();
+  for (const DType dtype : {DType::e4m3, DType::e5m2}) dtypes.push_back(dtype);
+  return dtypes;
+}
+
 DType dtype_named(const std::string& name) {
-  for (const DType dtype : ragged_dtypes()) {
+  for (const DType dtype : all_dtypes()) {
     if (name == name_of(dtype)) return dtype;
   }
   refuse(name);
@@ -102,7 +114,7 @@ int main(int count, char** words) {
     }
   }
   if (dtypes.empty()) {
-    for (const DType dtype : driver::ragged_dtypes()) {
+    for (const DType dtype : driver::all_dtypes()) {
       if (driver::is_linked(dtype)) dtypes.push_back(dtype);
     }
   }

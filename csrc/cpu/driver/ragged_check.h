@@ -92,11 +92,28 @@ inline std::vector<DType> ragged_dtypes() {
   return dtypes;
 }
 
+// The arithmetics of 8-bit floats, of which there are pipelined kernels alone.
+inline std::vector<Kind> float8_kinds(DType lhs) {
+  std::vector<Kind> kinds;
+  for (int i = 0; i < kKinds; ++i) {
+    if (is_float8(static_cast<Kind>(i)) && kArithmetics[i].lhs == lhs) kinds.push_back(static_cast<Kind>(i));
+  }
+  return kinds;
+}
+
 // A random call and its operands.
 class RandomRagged {
  public:
   explicit RandomRagged(const RaggedRange& range)
-      : call_(drawn(range)), lhs_(call_.dtype, 0), rhs_(lhs_), second_(lhs_), bias_(lhs_), scale_(lhs_), out_(lhs_) {
+      : call_(drawn(range)),
+        lhs_(call_.dtype, 0),
+        rhs_(lhs_),
+        second_(lhs_),
+        bias_(lhs_),
+        scale_(lhs_),
+        lhs_scale_(lhs_),
+        rhs_scale_(lhs_),
+        out_(lhs_) {
     const bool real = !is_complex(call_.dtype), finishes = call_.gated || (!call_.contraction && chance(0.5));
     if (finishes && real) call_.activation = static_cast<Activation>(uniform(0, kActivations - 1));
     entries_ = call_.batch[0] * call_.batch[1];
@@ -111,8 +128,10 @@ class RandomRagged {
       call_.plan.shape = RaggedShape::wide;
     }
     lhs_ = operand(call_.lhs, call_.dtype, call_.lhs_rows * call_.lhs_columns(), chance(0.3));
-    rhs_ = operand(call_.rhs, call_.dtype, rhs_entry_, chance(0.3));
-    if (has_second()) second_ = operand(call_.second, call_.dtype, rhs_entry_, chance(0.3));
+    const DType of_rhs = arithmetic_of(call_.kind).rhs;
+    rhs_ = operand(call_.rhs, of_rhs, rhs_entry_, chance(0.3));
+    if (has_second()) second_ = operand(call_.second, of_rhs, rhs_entry_, chance(0.3));
+    if (is_float8(call_.kind)) draw_scales();
     if (finishes && chance(0.7)) bias_ = operand(call_.bias, call_.out_dtype, call_.groups * call_.columns(), true);
     if (finishes && real && call_.plan.tile < 0 && chance(0.7))
       scale_ = operand(call_.row_scale, accumulator_of(call_.dtype), call_.m, true);
@@ -169,6 +188,14 @@ class RandomRagged {
       call.kind = Kind::tf32;  // of which the operands here have no more bits
       if (range.tiles_of(call.kind).empty()) call.contraction = false, call.transpose_rhs = true;
     }
+    if (bytes_of(call.dtype) == 1) {
+      std::vector<Kind> kinds = float8_kinds(call.dtype);
+      kinds.erase(std::remove_if(kinds.begin(), kinds.end(), [&](Kind kind) { return !range.has_pipeline(kind, false, true); }),
+                  kinds.end());
+      call.kind = kinds[uniform(0, static_cast<int64_t>(kinds.size()) - 1)];
+      call.out_dtype = chance(0.5) ? DType::f32 : DType::bf16;
+      call.contraction = false, call.transpose_rhs = true;
+    }
     call.plan = drawn_plan(range, call);
     const bool pipelined = call.plan.shape != RaggedShape::none;
     call.gated = pipelined && !call.contraction && chance(0.3);
@@ -200,7 +227,7 @@ class RandomRagged {
 
   static RaggedPlan drawn_plan(const RaggedRange& range, const RaggedCall& call) {
     if (!range.tiles_of) return {RaggedShape::none, 0, -1};
-    const std::vector<int32_t> tiles = range.tiles_of(call.kind);
+    const std::vector<int32_t> tiles = bytes_of(call.dtype) == 1 ? std::vector<int32_t>() : range.tiles_of(call.kind);
     if (tiles.empty() || (range.has_pipeline(call.kind, call.contraction, call.transpose_rhs) && chance(0.5))) {
       return {static_cast<RaggedShape>(uniform(1, kRaggedShapes - 1)), chance(0.5), -1};
     }
@@ -221,6 +248,38 @@ class RandomRagged {
     gather_bytes_ = Bytes(gather_.size() * sizeof(int32_t));
     std::memcpy(gather_bytes_.data(), gather_.data(), gather_bytes_.size());
     call_.gather = {gather_bytes_.data(), {0, 0}};
+  }
+  void draw_scales() {
+    const auto blocks = [](int64_t size, int each) { return chance(0.3) ? 1 : tiles_over(size, each); };
+    const auto scales = [&](RaggedOperand& x, int64_t elements) {
+      Numbers numbers = operand(x, DType::f32, elements, chance(0.3));
+      for (size_t i = 0; i < numbers.values.size(); ++i) numbers.set(static_cast<int64_t>(i), uniform(1, 16) / 8.0);
+      return numbers;
+    };
+    if (chance(0.8)) {
+      call_.lhs_blocks = blocks(call_.k, kScaledDepth);
+      lhs_scale_ = scales(call_.lhs_scale, call_.lhs_rows * call_.lhs_blocks);
+    }
+    if (chance(0.8)) {
+      call_.rhs_k_blocks = blocks(call_.k, kScaledDepth);
+      const bool in_both_halves = call_.gated && call_.n % kScaledColumns;
+      call_.rhs_column_blocks = in_both_halves ? 1 : blocks(call_.columns(), kScaledColumns);
+      rhs_scale_ = scales(call_.rhs_scale, call_.groups * call_.rhs_k_blocks * call_.rhs_column_blocks);
+    }
+  }
+  // The product of the scales of elements (row, k) of lhs and (k, col) of a matrix of rhs.
+  double scale_of(int64_t entry, int64_t matrix, int64_t row, int64_t col, int64_t k) const {
+    double scale = 1;
+    if (call_.lhs_scale.data) {
+      const int64_t block = call_.lhs_blocks > 1 ? k / kScaledDepth : 0;
+      scale *= lhs_scale_.values[first(call_.lhs_scale, entry) + row * call_.lhs_blocks + block].real();
+    }
+    if (call_.rhs_scale.data) {
+      const int64_t deep = call_.rhs_k_blocks > 1 ? k / kScaledDepth : 0, across = call_.rhs_column_blocks > 1 ? col / kScaledColumns : 0;
+      const int64_t block = (matrix * call_.rhs_column_blocks + across) * call_.rhs_k_blocks + deep;
+      scale *= rhs_scale_.values[first(call_.rhs_scale, entry) + block].real();
+    }
+    return scale;
   }
   int64_t lhs_row(int64_t row) const { return gather_.empty() ? row : std::clamp<int64_t>(gather_[row], 0, call_.lhs_rows - 1); }
 
@@ -306,7 +365,8 @@ class RandomRagged {
       const Numbers& weights = behind ? second_ : rhs_;
       const int64_t y = first(behind ? call_.second : call_.rhs, entry) + matrix * rhs_k * rhs_columns;
       const int64_t z = y + (call_.transpose_rhs ? col % rhs_columns * rhs_k + i % rhs_k : i % rhs_k * rhs_columns + col % rhs_columns);
-      sum += lhs_.values[x + i] * weights.values[z], magnitude += lhs_.sizes[x + i] * weights.sizes[z];
+      const double scale = is_float8(call_.kind) ? scale_of(entry, matrix, lhs_row(row), col, i) : 1;
+      sum += lhs_.values[x + i] * weights.values[z] * scale, magnitude += lhs_.sizes[x + i] * weights.sizes[z] * scale;
     }
     if (!call_.bias.data) return sum;
     const Number bias = bias_.values[matrix * call_.columns() + col];
@@ -317,7 +377,7 @@ class RandomRagged {
   bool has_second() const { return call_.halves == RaggedHalves::columns || call_.halves == RaggedHalves::k; }
 
   RaggedCall call_;
-  Numbers lhs_, rhs_, second_, bias_, scale_, out_;
+  Numbers lhs_, rhs_, second_, bias_, scale_, lhs_scale_, rhs_scale_, out_;
   std::optional<SizesOfGroups> sizes_;
   int32_t offset_ = 0;
   std::vector<int32_t> gather_;

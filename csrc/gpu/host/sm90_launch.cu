@@ -30,9 +30,11 @@ struct Pipelined {
    gathers,                                                                     \
    reinterpret_cast<const void*>(name),                                         \
    pipeline_shared_bytes<GroupSource<GroupCut<Kind::kind, across_a, across_b, cols, cluster, gathers>>::Shared>()},
-const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(
-    VBGEMM_COMPILED, f16) VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, tf32) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16)
-                                    VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16)};
+const Pipelined kPipelined[] = {
+    VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16) VBGEMM_EVERY_TRANSPOSED_KERNEL(
+        VBGEMM_COMPILED, tf32) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, e4m3)
+        VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, e5m2) VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, e4m3_e5m2)
+            VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, e5m2_e4m3) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16)};
 #undef VBGEMM_COMPILED
 
 // Of every pipelined kernel, whatever its type and width.
@@ -131,6 +133,7 @@ bool runs_ragged_pipeline(const RaggedCall& call) {
   const int line = pipelined_line_elements(call.kind);
   if (call.k % line || call.n % line || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
   if (!aligned(call.second.data)) return false;
+  if (is_float8(call.kind) && bytes_of(call.out_dtype) == 2 && call.out_dtype != DType::bf16) return false;
   if (!call.contraction && call.halves != RaggedHalves::none && !call.gated) {
     const int64_t half = call.halves == RaggedHalves::k ? call.rhs_k() : call.rhs_columns();
     if (half % kRaggedHalfElements) return false;
@@ -146,6 +149,11 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
   parameters.results = call.out;
   parameters.bias = call.bias.data;
   parameters.row_scale = call.row_scale.data;
+  parameters.lhs_scale = static_cast<const float*>(call.lhs_scale.data);
+  parameters.rhs_scale = static_cast<const float*>(call.rhs_scale.data);
+  parameters.lhs_blocks = static_cast<int32_t>(call.lhs_blocks);
+  parameters.rhs_k_blocks = static_cast<int32_t>(call.rhs_k_blocks);
+  parameters.rhs_column_blocks = static_cast<int32_t>(call.rhs_column_blocks);
   parameters.activation = call.activation;
   parameters.wide_results = bytes_of(call.out_dtype) == 4;
   parameters.finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none || call.gated;

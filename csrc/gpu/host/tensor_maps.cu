@@ -24,9 +24,10 @@ EncodeMap find_encode_map() {
 Error encode_map(CUtensorMap& map, const TensorOfLines& tensor, uint32_t box_lines) {
   static const EncodeMap encode = find_encode_map();
   if (!encode) return cudaErrorSymbolNotFound;
-  const auto type = tensor.dtype == DType::bf16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                    : tensor.dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  const auto type = tensor.dtype == DType::bf16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                    : tensor.dtype == DType::f16  ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                    : bytes_of(tensor.dtype) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                                  : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(tensor.items), static_cast<cuuint64_t>(tensor.lines),
                                static_cast<cuuint64_t>(tensor.matrices)};
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(tensor.line_stride), static_cast<cuuint64_t>(tensor.matrix_stride)};

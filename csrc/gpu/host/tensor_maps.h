@@ -14,7 +14,7 @@ struct TensorOfLines {
   int64_t line_stride, matrix_stride;
 };
 
-// Encodes a map of a 2- or 4-byte tensor whose swizzled boxes are 128 bytes wide and `box_lines` lines high.
+// Encodes a map of a 1-, 2- or 4-byte tensor whose swizzled boxes are 128 bytes wide and `box_lines` lines high.
 Error encode_map(CUtensorMap& map, const TensorOfLines& tensor, uint32_t box_lines);
 
 // Whether the current device has TMA and warpgroup products, and `kernel` was compiled for them (sm_90a).

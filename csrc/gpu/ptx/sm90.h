@@ -276,6 +276,27 @@ __device__ inline void multiply_warpgroup(MatrixDescriptor a, MatrixDescriptor b
 #undef VBGEMM_FACTORS
 }
 
+// As above, for 64 x 128 sums of 32 steps of K of 8-bit floats, which are contiguous along K.
+template <Kind kKind>
+__device__ inline void multiply_warpgroup_bytes(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4], bool adds) {
+  const int add = adds;
+#define VBGEMM_BYTE_PRODUCT(types)                                                                         \
+  asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n128k32." types, VBGEMM_64_SUMS, "%64, %65, add, 1, 1", "%66") \
+               : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12)                           \
+               : "l"(a.descriptor), "l"(b.descriptor), "r"(add))
+  if constexpr (kKind == Kind::e4m3) {
+    VBGEMM_BYTE_PRODUCT("f32.e4m3.e4m3");
+  } else if constexpr (kKind == Kind::e5m2) {
+    VBGEMM_BYTE_PRODUCT("f32.e5m2.e5m2");
+  } else if constexpr (kKind == Kind::e4m3_e5m2) {
+    VBGEMM_BYTE_PRODUCT("f32.e4m3.e5m2");
+  } else {
+    static_assert(kKind == Kind::e5m2_e4m3);
+    VBGEMM_BYTE_PRODUCT("f32.e5m2.e4m3");
+  }
+#undef VBGEMM_BYTE_PRODUCT
+}
+
 // The TF32 product, with 8 steps of K. A comes from registers, where each warp has 16 rows as in multiply_tf32; B is contiguous along K in
 // shared memory. The tensor cores ignore the last 13 bits of each element. If `adds` is false, the previous values of the sums are ignored.
 template <int kBlocks>

@@ -15,12 +15,14 @@
 //   kFindsEarly     the first tile is found before the previous kernel of the stream has ended
 //   kEqualDepths    the tiles of a cluster have the same depth; otherwise a CTA also passes the stages that the other one's tile has more
 //   kPartialStages  products end at a tile's last step of K, behind which a stage may hold anything: clear_lines() has cleared its chunk
+//   scales(tile, warp, lane)  the StageScales of a consumer thread, of 8-bit operands
 //   boxes(tile)     the boxes of the operands that TMA copies, by value, so that the tile need not be kept for it
 //   with_layout(tile, multiply)  calls multiply(across_a, across_b): whether A and B are contiguous across K, as compile-time constants
 #pragma once
 #include <type_traits>
 
 #include "gpu/sm90/mainloop.h"
+#include "gpu/sm90/mainloop_scaled.h"
 
 namespace vbgemm {
 
@@ -179,8 +181,8 @@ class PipelinedBlock {
         continue;
       }
       float sums[Cut::kBlocks][4];
-      if constexpr (!Epilogue::kStoresZeros) clear(sums);
-      if (depth > 0) multiply(tile, depth, half, lane, stages, sums, [&]() __attribute__((always_inline)) { epilogue.store_waiting(); });
+      if constexpr (!Epilogue::kStoresZeros || Cut::kBytes) clear(sums);
+      if (depth > 0) multiply(tile, depth, warp, lane, stages, sums, [&]() __attribute__((always_inline)) { epilogue.store_waiting(); });
       const bool keeps_tile = VBGEMM_PIPELINE_STORES && epilogue.store(tile, tiles.index, sums);
       if constexpr (!Source::kEqualDepths) pass_stages((depth + Cut::kDepth - 1) / Cut::kDepth * Cut::kDepth, tile, lane, stages);
       if (!keeps_tile) release_tile(shared_, tiles.index, lane);
@@ -198,16 +200,23 @@ class PipelinedBlock {
   }
 
   template <class Overlapped>
-  __device__ __forceinline__ void multiply(const Tile& tile, int depth, int half, int lane, Stages& stages, float (&sums)[Cut::kBlocks][4],
+  __device__ __forceinline__ void multiply(const Tile& tile, int depth, int warp, int lane, Stages& stages, float (&sums)[Cut::kBlocks][4],
                                            const Overlapped& overlapped) const {
-    Source::with_layout(tile, [&](auto across_a, auto across_b) __attribute__((always_inline)) {
-      multiply_stages<Cut, decltype(across_a)::value, decltype(across_b)::value, !Source::kPartialStages>(
-          shared_, depth, half, stages, sums,
-          [&](int stage, int begin) __attribute__((always_inline)) {
-            if constexpr (Source::kPartialStages) source_.clear_lines(stage, half, begin);
-          },
-          overlapped, [&](int stage) __attribute__((always_inline)) { release_stage(stage, lane); });
-    });
+    const int half = warp / 4;
+    const auto release = [&](int stage) __attribute__((always_inline)) { release_stage(stage, lane); };
+    if constexpr (Cut::kBytes) {
+      StageScales scales = source_.scales(tile, warp, lane);
+      multiply_scaled_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
+    } else {
+      Source::with_layout(tile, [&](auto across_a, auto across_b) __attribute__((always_inline)) {
+        multiply_stages<Cut, decltype(across_a)::value, decltype(across_b)::value, !Source::kPartialStages>(
+            shared_, depth, half, stages, sums,
+            [&](int stage, int begin) __attribute__((always_inline)) {
+              if constexpr (Source::kPartialStages) source_.clear_lines(stage, half, begin);
+            },
+            overlapped, release);
+      });
+    }
   }
 
   // Passes the stages of the cluster's tiles from step k of K on, which this warpgroup does not multiply.

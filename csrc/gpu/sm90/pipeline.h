@@ -10,6 +10,8 @@ template <Kind kKindOfProducts, int kTileCols, int kCtas>
 struct PipelineCut {
   static constexpr Kind kKind = kKindOfProducts;
   using T = LeftOf<kKind>;
+  static constexpr bool kBytes = sizeof(T) == 1;
+  static constexpr Kind kShortResults = kBytes ? Kind::bf16 : kKind;  // the type of results that are no float32
   // A stage has 128 bytes of each line, and one product multiplies 32.
   static constexpr int kElement = static_cast<int>(sizeof(T)), kDepth = 128 / kElement, kChunk = 32 / kElement, kChunks = kDepth / kChunk;
   static constexpr int kRows = 128, kCols = kTileCols;

@@ -5,6 +5,7 @@
 
 #include "descriptor.h"
 #include "gpu/ragged/ragged_walk.h"
+#include "gpu/sm90/mainloop_scaled.h"
 #include "gpu/sm90/pipeline.h"
 #include "gpu/tile/tile_cut.h"
 
@@ -18,6 +19,7 @@ struct GroupCut : PipelineCut<kKindOfProducts, kTileCols, kCtas> {
   static constexpr bool kAcrossA = kAcrossOfA, kAcrossB = kAcrossOfB, kContraction = kAcrossA, kGathers = kGathering;
   static_assert(!kGathers || (kCtas == 1 && !kContraction));
   static_assert(Pipeline::kElement == 2 || !(kAcrossA || kAcrossB));  // wgmma takes other types along K alone
+  static_assert(!Pipeline::kBytes || !kGathers);
   using Units = RaggedUnits<CompiledTileSize<Pipeline::kRows, Pipeline::kCols>, kCtas>;
 };
 
@@ -39,6 +41,9 @@ struct GroupParameters {
   // clusters take units in turn.
   uint32_t* next_unit;
   const void *bias, *row_scale;
+  // Of 8-bit operands: (row of lhs, block of K), and (matrix, block of columns, block of K). A step is 0 where there is one block.
+  const float *lhs_scale, *rhs_scale;
+  int32_t lhs_blocks, rhs_k_blocks, rhs_column_blocks;
   Activation activation;
   bool wide_results, finishes;  // finishes: the call has a bias, a row scale or an activation, or is gated
   bool accumulates;             // the results are added to what is there
@@ -104,6 +109,24 @@ class GroupSource {
     boxes.depth = tile.depth;
     boxes.row = tile.row, boxes.col = tile.col, boxes.first = tile.first, boxes.matrix = Cut::kContraction ? 0 : tile.matrix;
     return boxes;
+  }
+
+  // A tile has the columns of two blocks, of which the second one, in a gated product, is among those of the other half.
+  __device__ StageScales scales(const Tile& tile, int warp, int lane) const {
+    const Parameters& p = parameters_;
+    const float *row[StageScales::kRows] = {}, *col[StageScales::kHalves] = {};
+#pragma unroll
+    for (int i = 0; p.lhs_scale && i < StageScales::kRows; ++i) {
+      const int line = tile.row + min(warp * 16 + lane / 4 + 8 * i, tile.rows - 1);
+      row[i] = p.lhs_scale + int64_t{line} * p.lhs_blocks;
+    }
+#pragma unroll
+    for (int i = 0; p.rhs_scale && i < StageScales::kHalves; ++i) {
+      const int column = p.sizes.gated ? i * p.sizes.n + tile.col : tile.col + i * kScaledColumns;
+      const int block = min(column / kScaledColumns, p.rhs_column_blocks - 1);
+      col[i] = p.rhs_scale + (int64_t{tile.matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks;
+    }
+    return StageScales(row, p.lhs_blocks > 1, col, p.rhs_k_blocks > 1);
   }
 
   template <class Multiply>

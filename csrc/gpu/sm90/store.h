@@ -81,18 +81,18 @@ __device__ inline void stage_narrow(unsigned char* staging, int lane, const Word
   }
 }
 
-// Stores a warp's sums as 16-bit results, through two boxes in turn.
-template <class Cut, bool kClipped>
-__device__ inline void store_narrow(const RowsDestination& to, const float (&sums)[Cut::kBlocks][4], unsigned char* staging, int lane) {
+// As store_wide, for 16-bit results.
+template <class Cut, bool kClipped, int kBlocks, class Value>
+__device__ inline void store_narrow(const RowsDestination& to, const Value& value, unsigned char* staging, int lane) {
   constexpr int kBoxCols = 64, kBoxBlocks = kBoxCols / 8;
 #pragma unroll
-  for (int box = 0; box < Cut::kCols / kBoxCols; ++box) {
+  for (int box = 0; box < kBlocks / kBoxBlocks; ++box) {
     unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
     wait_stores_read<Cut::kStoreBoxes - 1>();
     wave_barrier();
     stage_narrow<Cut, kBoxBlocks>(place, lane, [&](int block, int i) __attribute__((always_inline)) {
-      const float (&x)[4] = sums[box * kBoxBlocks + block];
-      return narrow_pair<Cut::kKind>(x[2 * i], x[2 * i + 1]);
+      const int from = box * kBoxBlocks + block;
+      return narrow_pair<Cut::kShortResults>(value(from, 2 * i), value(from, 2 * i + 1));
     });
     fence_staged<kClipped>(to);
     wave_barrier();
@@ -111,7 +111,7 @@ class NarrowRows {
   template <bool kClipped, int kBlocks, class Value>
   __device__ void store(const RowsDestination& to, const Value& value, unsigned char* staging, int lane) {
     const auto narrow = [&](int block, int i) __attribute__((always_inline)) {
-      return narrow_pair<Cut::kKind>(value(block, 2 * i), value(block, 2 * i + 1));
+      return narrow_pair<Cut::kShortResults>(value(block, 2 * i), value(block, 2 * i + 1));
     };
     constexpr int kNow = kBlocks < kHeld ? kBlocks : kHeld;
     store_boxes<kClipped, kNow>(to, 0, narrow, staging, lane);

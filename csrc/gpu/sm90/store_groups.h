@@ -88,8 +88,8 @@ __device__ inline void store_finished(const RowsDestination& to, const float (&s
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (finish.bias) {
-          x[i] += bias_of<Cut::kKind>(finish, col + i);
-          if (finish.gated) up[i] += bias_of<Cut::kKind>(finish, finish.gated + col + i);
+          x[i] += bias_of<Cut::kShortResults>(finish, col + i);
+          if (finish.gated) up[i] += bias_of<Cut::kShortResults>(finish, finish.gated + col + i);
         }
         x[i] = activate(finish.activation, x[i]);
         if (finish.gated) x[i] *= up[i];
@@ -97,8 +97,8 @@ __device__ inline void store_finished(const RowsDestination& to, const float (&s
       }
       if (Cut::kElement == 4 || finish.wide_results) {
         store_bytes<8>(to.out + row * to.row_bytes + col * 4, x);
-      } else if constexpr (Cut::kElement == 2) {
-        const uint32_t bits = narrow_pair<Cut::kKind>(x[0], x[1]);
+      } else if constexpr (Cut::kElement < 4) {
+        const uint32_t bits = narrow_pair<Cut::kShortResults>(x[0], x[1]);
         store_bytes<4>(to.out + row * to.row_bytes + col * 2, &bits);
       }
     }
@@ -137,6 +137,8 @@ class GroupEpilogue {
       constexpr int kValueBlocks = decltype(blocks)::value;
       if (Cut::kElement == 4 || parameters_.wide_results) {
         store_wide<Cut, kClipped, kValueBlocks>(to, value, staging, lane_);
+      } else if constexpr (Cut::kBytes) {  // no registers are free to hold results until the next tile's products run
+        store_narrow<Cut, kClipped, kValueBlocks>(to, value, staging, lane_);
       } else if constexpr (Cut::kElement == 2) {
         rows_.template store<kClipped, kValueBlocks>(to, value, staging, lane_);
       }

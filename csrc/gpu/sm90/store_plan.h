@@ -11,11 +11,11 @@ template <class Cut, class T>
 __device__ inline void store_by_tma(const CUtensorMap& map, const TilePlace<T>& place, int warp, const float (&sums)[Cut::kBlocks][4],
                                     unsigned char* staging, int lane) {
   const RowsDestination to{nullptr, 0, place.rows - warp * 16, place.cols, map, 0, warp * 16, 0};
+  const auto sum = [&](int block, int i) __attribute__((always_inline)) { return sums[block][i]; };
   if (place.stores_sums()) {
-    const auto sum = [&](int block, int i) __attribute__((always_inline)) { return sums[block][i]; };
     store_wide<Cut, true, Cut::kBlocks>(to, sum, staging, lane);
   } else {
-    store_narrow<Cut, true>(to, sums, staging, lane);
+    store_narrow<Cut, true, Cut::kBlocks>(to, sum, staging, lane);
   }
 }
 

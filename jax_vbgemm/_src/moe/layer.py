@@ -14,6 +14,7 @@ from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.reference import accumulator, gated_product
 from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.moe.own_experts import routed_to_own
+from jax_vbgemm._src.moe.quantized import COTANGENTS, checked_experts, factors_of_rows, quantized_mlp
 from jax_vbgemm._src.moe.routing import Routing
 from jax_vbgemm._src.ragged.api import check_sums, extra_operand, ragged_dot, scalar_integer, sizes_argument
 from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
@@ -85,21 +86,13 @@ def combine(y: Any, routing: Routing) -> jax.Array:
 
 def _combined(y: jax.Array, routing: Routing) -> jax.Array:
     """`combine` in the accumulator's dtype."""
-    of_choices = _of_choices(y, routing)
-    return jnp.sum(routing.probabilities[..., None].astype(of_choices.dtype) * of_choices, axis=1)
+    wide = y.astype(accumulator(y.dtype))
+    return _summed(factors_of_rows(routing)[:, None].astype(wide.dtype) * wide, routing)
 
 
-def _of_choices(y: jax.Array, routing: Routing) -> jax.Array:
-    """The rows of y for each choice, (tokens, k, n), in the accumulator's dtype."""
-    tokens, k = routing.slots.shape
-    rows = select_rows(y, routing.slots.reshape(-1, 1), routing.order[:, None])
-    return rows.reshape(tokens, k, y.shape[1]).astype(accumulator(y.dtype))
-
-
-def _factors_of_rows(routing: Routing) -> jax.Array:
-    """The probability of each row's choice, (tokens * k,)."""
-    probabilities = routing.probabilities.reshape(-1, 1)
-    return select_rows(probabilities, routing.order[:, None], routing.slots.reshape(-1, 1))[:, 0]
+def _summed(y: jax.Array, routing: Routing) -> jax.Array:
+    """The sum over each token's choices of the expert's result, (tokens, n), of y's dtype."""
+    return select_rows(y, routing.slots, routing.rows[:, None])
 
 
 def gated_dot(
@@ -246,6 +239,8 @@ def expert_mlp(
     transpose_rhs: bool = False,
     bias: tuple[Any, Any] | None = None,
     gradients: tuple[Any, jax.Ref] | None = None,
+    quantized: Any = None,
+    cotangents: str = "float8_e5m2",
     mesh_axis: Any = None,
     precision: Any = None,
     implementation: str | None = None,
@@ -281,6 +276,12 @@ def expert_mlp(
       gradients: a pair of `jax.Ref`, of the shapes of gate_up and of down, in float32 for 16-bit weights: a gradient
         with respect to them adds to these, in its kernels where they can (the rhs_gradient of both products; see
         `ragged_dot`). For a pair gate_up the first one is a pair. (Sums over micro-batches.)
+      quantized: None, or the weights in 8 bits (`quantize_experts`), or True: they are quantized in this call. Tokens
+        and hidden features are then rounded to float8_e4m3fn with a scale for each 128 of them, and cotangents to
+        `cotangents`; the gradients of weights are products in x's dtype, with respect to gate_up and down, whose values
+        are not read. For gated experts with a named activation, one array gate_up, and no bias, transpose_rhs or
+        gradients; derivatives of first order, in reverse mode.
+      cotangents: with `quantized`: "float8_e5m2", which has the greater range, or "float8_e4m3fn".
       mesh_axis: the axis of the enclosing shard_map along which the experts are divided, or a tuple of axes; None where
         each device has all experts. With n devices along the axis, device i has the weights of the experts
         [i experts / n, (i + 1) experts / n), and x and routing are of its own tokens, as many on every device. Each
@@ -331,12 +332,33 @@ def expert_mlp(
         if not (isinstance(bias, tuple | list) and len(bias) == 2):
             raise TypeError(f"{name}: bias must be a pair, of gate_up and of down, not {shown(bias)}")
         first["bias"], second["bias"] = bias
+
+    def of_tokens(y: jax.Array, weighed: bool) -> jax.Array:
+        if weighed:
+            result = _combined(y, routing)
+        else:
+            result = _summed(y if axes is None else y.astype(accumulator(y.dtype)), routing)
+        return (result if axes is None else axes.summed_parts(result)).astype(y.dtype)
+
+    if quantized is not None:
+        known, _ = resolve_activation(name, activation)
+        plain = gated and not (pair or interleaved or transpose_rhs) and all(x is None for x in (gate, bias, gradients))
+        if not plain or known is None:
+            raise ValueError(
+                f"{name}: quantized experts are gated, with a named activation and one array gate_up (experts, d, 2 f),"
+                " without gate, interleaved, transpose_rhs, bias or gradients"
+            )
+        if cotangents not in COTANGENTS:
+            raise ValueError(f"{name}: cotangents is {cotangents!r}: it must be one of {', '.join(COTANGENTS)}")
+        experts_8 = checked_experts(name, quantized, weights[0], down)
+        y = quantized_mlp(x, weights[0], down, experts_8, routing, known, cotangents, implementation)
+        return of_tokens(y, False)
     # Where nothing is added to the second product, each row is multiplied by its probability in the first product's
     # epilogue: the gradient of a probability then follows from features that the gradient of `down` needs anyway, and
     # results of experts are neither kept nor read for it.
     weighs_results = bias is not None or not gated
     if not weighs_results:
-        first["row_scale"] = _factors_of_rows(routing).astype(accumulator(x.dtype))
+        first["row_scale"] = factors_of_rows(routing).astype(accumulator(x.dtype))
     if gradients is not None:
         _check_gradients(name, gradients, weights, down, x, pair)
         first["rhs_gradient"], second["rhs_gradient"] = gradients
@@ -351,8 +373,7 @@ def expert_mlp(
         if known is None and function is not None:
             hidden = _applied(name, "activation", function, hidden)
     y = ragged_dot(hidden, down, routing.group_sizes, **second)
-    result = _combined(y, routing) if weighs_results else _of_choices(y, routing).sum(axis=1)
-    return (result if axes is None else axes.summed_parts(result)).astype(y.dtype)
+    return of_tokens(y, weighs_results)
 
 
 def _check_gradients(

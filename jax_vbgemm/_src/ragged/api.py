@@ -11,6 +11,7 @@ import numpy as np
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, promotes, refuse_explicit_axes, shown
+from jax_vbgemm._src.arithmetic import FLOAT8, arithmetic_of
 from jax_vbgemm._src.integers import is_integer, saturated
 from jax_vbgemm._src.matmul.activation import ACTIVATIONS, Activation, resolve_activation
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, mixed_dtypes, result_dtype
@@ -19,8 +20,9 @@ from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import accumulate, composed
 from jax_vbgemm._src.ragged.indices import clamp, reported
-from jax_vbgemm._src.ragged.primitive import Ragged, bind
+from jax_vbgemm._src.ragged.primitive import SCALED, Ragged, bind
 from jax_vbgemm._src.ragged.reference import rows_with_weights
+from jax_vbgemm._src.scaled.scaled import Scaled
 
 
 def ragged_dot(
@@ -62,7 +64,11 @@ def ragged_dot(
            [  0.,   0.]], dtype=float32)
 
     Args:
-      lhs: (m, k), or (any number, k) with `gather`.
+      lhs: (m, k), or (any number, k) with `gather`. Of two `Scaled` factors the result is bfloat16 unless
+        preferred_element_type says otherwise. On GPUs of compute capability 9.0 8-bit floats are multiplied as they
+        are, with `transpose_rhs` and with scales of (1, 128) or whole rows of lhs and of (1, 128, 128) or whole
+        matrices of rhs, and summed in float32, 128 products at a time; elsewhere, and where one factor is not scaled,
+        they are widened before the product.
       rhs: (g, k, n), or (g, n, k) where `transpose_rhs`; or a pair of such arrays, which stand for one with the columns
         of both side by side. On GPUs of compute capability 9.0 neither the pair nor its gradient is copied (for
         bfloat16 and float16; without `gated`, for multiples of 64 columns). Dtypes promote as in jnp.matmul. A float8
@@ -115,11 +121,17 @@ def ragged_dot(
     """
     name = "ragged_dot"
     second = None
+    scales: dict[str, jax.Array] = {}
+    if isinstance(lhs, Scaled) or isinstance(rhs, Scaled):
+        lhs, rhs, scales, preferred_element_type = _scaled_factors(name, lhs, rhs, preferred_element_type)
     if isinstance(rhs, tuple | list):
         rhs, second = _pair(name, rhs)
         if rhs_gradient is not None:
             raise ValueError(f"{name}: rhs_gradient is for one array rhs, but rhs is a pair")
-    lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
+    if scales:
+        precision, out_dtype = canonical_precision(precision), preferred_element_type
+    else:
+        lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
     group_sizes = sizes_argument(name, group_sizes)
     for flag, value in {"transpose_rhs": transpose_rhs, "gated": gated}.items():
         if not isinstance(value, bool | np.bool_):
@@ -156,8 +168,11 @@ def ragged_dot(
         extras["bias"] = extra_operand(name, "bias", bias, (groups, n), "(g, 2 n)" if gated else "(g, n)", out_dtype)
     if row_scale is not None:
         extras["row_scale"] = extra_operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
+    extras |= scales
     if group_offset is not None:
         extras["group_offset"] = scalar_integer(name, "group_offset", group_offset)
+    if rhs_gradient is not None and scales:
+        raise ValueError(f"{name}: rhs_gradient is for weights that have a gradient, but rhs is Scaled")
     if rhs_gradient is not None:
         check_sums(name, "rhs_gradient", rhs_gradient, "rhs", rhs.shape, rhs.dtype)
     if second is not None:
@@ -187,6 +202,29 @@ def ragged_dot(
         known = rows_with_weights(group_sizes, extras.get("group_offset"), m, groups)
         result = jnp.where(known, after, jnp.zeros((), wide))[:, None] * result
     return result
+
+
+def _scaled_factors(name: str, lhs: Any, rhs: Any, preferred: Any) -> tuple[Any, Any, dict[str, jax.Array], Any]:
+    """Both factors, their scales, which the primitive takes, and the result's dtype. A factor in blocks that the
+    primitive does not know, or beside one that is not scaled, is converted."""
+    if not (isinstance(lhs, Scaled) and isinstance(rhs, Scaled)):
+        other = rhs if isinstance(lhs, Scaled) else lhs
+        dtype = as_array(name, "rhs" if other is rhs else "lhs", other).dtype
+        lhs, rhs = (x.dequantized(dtype) if isinstance(x, Scaled) else x for x in (lhs, rhs))
+        return lhs, rhs, {}, preferred
+    preferred = np.dtype(jnp.bfloat16 if preferred is None else preferred)
+    known = arithmetic_of(lhs.dtype.name, rhs.dtype.name)
+    if known is None or known.name not in FLOAT8 or not (_fits(lhs, (1, SCALED)) and _fits(rhs, (1, SCALED, SCALED))):
+        return lhs.dequantized(), rhs.dequantized(), {}, preferred
+    return lhs.values, rhs.values, {"lhs_scale": lhs.scales, "rhs_scale": rhs.scales}, preferred
+
+
+def _fits(x: Scaled, block: tuple[int, ...]) -> bool:
+    """Whether each dimension of x is in blocks of these sizes, or one block (where a block is of more than 1)."""
+    return x.ndim == len(block) and all(
+        given == wanted or (wanted > 1 and given >= size)
+        for given, wanted, size in zip(x.sizes, block, x.shape, strict=True)
+    )
 
 
 def _pair(name: str, rhs: Sequence[Any]) -> tuple[jax.Array, jax.Array]:

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends, compat
-from jax_vbgemm._src.arithmetic import DTYPES
+from jax_vbgemm._src.arithmetic import DTYPES, FLOAT8, arithmetic_of
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.planner import kind_of
 from jax_vbgemm._src.ragged import composed, plan
-from jax_vbgemm._src.ragged.primitive import OPERANDS, Ragged, Shape, Sizes, batch_of, sizes_of
+from jax_vbgemm._src.ragged.primitive import OPERANDS, SCALED, Ragged, Shape, Sizes, batch_of, sizes_of
 
 
 class Choice(NamedTuple):
@@ -32,6 +33,13 @@ class Choice(NamedTuple):
     plan: plan.Plan | None
 
 
+class Factors(NamedTuple):
+    """The dtypes of lhs and rhs."""
+
+    lhs: Any
+    rhs: Any
+
+
 class Program(NamedTuple):
     """The program for which a product is lowered. exported: it may run on another machine."""
 
@@ -43,8 +51,8 @@ class Program(NamedTuple):
         return self.platform in backends.GPU_PLATFORMS
 
 
-def choose(program: Program, dtype: Any, shapes: Sequence[Shape], ragged: Ragged) -> Choice:
-    """Chooses for operands of these shapes and factors of this dtype.
+def choose(program: Program, dtypes: Factors, shapes: Sequence[Shape], ragged: Ragged) -> Choice:
+    """Chooses for operands of these shapes and factors of these dtypes.
 
     XLA takes over one part after another until a kernel, or XLA itself, can compute what remains.
     """
@@ -52,10 +60,12 @@ def choose(program: Program, dtype: Any, shapes: Sequence[Shape], ragged: Ragged
     while True:
         sizes = sizes_of(shapes, ragged)
         planned = None
-        why = _why_not_kernel(program, dtype, shapes, ragged) or _why_no_sizes(sizes)
+        why = _why_not_kernel(program, dtypes, shapes, ragged) or _why_no_sizes(sizes)
         if not why and program.on_gpu:
-            planned = _planned(program, dtype, sizes, ragged)
+            planned = _planned(program, dtypes, sizes, ragged)
             why = None if planned else "it has too many tiles"
+            if planned and dtypes.lhs.itemsize == 1 and not planned.only_pipelined:
+                why, planned = planned.why or "the program may run on another GPU", None
         if why and ragged.implementation == "kernel" and not _is_empty(sizes):
             raise NotImplementedError(f"ragged_dot: implementation='kernel', but {why}")
         reasons = _reasons(ragged, sizes, why, planned)
@@ -63,6 +73,8 @@ def choose(program: Program, dtype: Any, shapes: Sequence[Shape], ragged: Ragged
         if part is None:
             return Choice(parts, ragged, why, planned)
         parts[part] = reasons[part]
+        if part == "scales":
+            dtypes = Factors(np.dtype(np.float32), np.dtype(np.float32))
         ragged, shapes = _remaining(part, shapes, sizes, ragged)
 
 
@@ -77,6 +89,11 @@ def _reasons(ragged: Ragged, sizes: Sizes, why: str | None, planned: plan.Plan |
         reasons["accumulator"] = "only float32 has accumulators"
     if "gather" in ragged.extras and planned is not None and not planned.gathers:
         reasons.setdefault("gather", "copied rows are faster, or have the only kernel")
+    if not {"lhs_scale", "rhs_scale"}.isdisjoint(ragged.extras):
+        if not pipelined:
+            reasons["scales"] = lacks
+        elif ragged.gated and sizes.rhs_column_blocks not in (None, 1) and sizes.n % SCALED:
+            reasons["scales"] = f"a block of {SCALED} columns has some of both halves"
     if ragged.gated and not pipelined:
         reasons["gates"] = lacks
     if ragged.halves != "none" and not pipelined:
@@ -94,7 +111,9 @@ def _remaining(part: str, shapes: Sequence[Shape], sizes: Sizes, ragged: Ragged)
     if part == "gather":
         ranks = dict(zip(ragged.names, ragged.core_ranks(), strict=True))
         leading = [of[name][: len(of[name]) - ranks[name]] for name in ("lhs", "gather", "slots") if name in of]
-        of["lhs"] = (*batch_of(leading), sizes.m, sizes.k)
+        for name in ("lhs", "lhs_scale"):
+            if name in of:
+                of[name] = (*batch_of(leading), sizes.m, of[name][-1])
     if part == "halves":
         halved = {"k": ["lhs"], "columns": ["bias"]}.get(ragged.halves, [ragged.halves.split("_")[0]])
         for name in halved:
@@ -104,9 +123,9 @@ def _remaining(part: str, shapes: Sequence[Shape], sizes: Sizes, ragged: Ragged)
     return rest, [of[name] for name in rest.names]
 
 
-def _why_not_kernel(program: Program, dtype: Any, shapes: Sequence[Shape], ragged: Ragged) -> str | None:
+def _why_not_kernel(program: Program, dtypes: Factors, shapes: Sequence[Shape], ragged: Ragged) -> str | None:
     """Why XLA has to compute a product; None where a kernel can."""
-    platform = program.platform
+    platform, dtype = program.platform, dtypes.lhs
     if ragged.implementation == "xla":
         return "XLA was asked for"
     if platform not in backends.RAGGED_PLATFORMS:
@@ -117,10 +136,12 @@ def _why_not_kernel(program: Program, dtype: Any, shapes: Sequence[Shape], ragge
         return f"the {platform} backend is {backend.absent}"
     if not all(map(compat.is_static, shapes)):  # jax.export
         return "kernels need static shapes"
-    if ragged.out_dtype not in (dtype, accumulator(dtype)):
+    arithmetic = arithmetic_of(dtypes.lhs.name, dtypes.rhs.name)
+    is_float8 = arithmetic is not None and arithmetic.name in FLOAT8
+    if ragged.out_dtype not in (jnp.bfloat16 if is_float8 else dtype, accumulator(dtype)):
         return f"there is no kernel for {dtype} -> {ragged.out_dtype}"
     known = [name for name in backend.dtypes if DTYPES[name].bytes > 1]
-    if dtype.name not in known:
+    if dtype.name not in known and not (is_float8 and program.on_gpu):
         return f"there is no kernel for {dtype} on this platform (there is for {', '.join(known)})"
     if isinstance(ragged.precision, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm):
         return f"kernels don't implement the dot algorithm {ragged.precision}"
@@ -147,12 +168,15 @@ def _is_empty(sizes: Sizes) -> bool:
     return compat.is_static(stated) and 0 in stated
 
 
-def kind_on(platform: str, dtype: Any, precision: Any) -> str:
+def kind_on(platform: str, dtypes: Factors, precision: Any) -> str:
     """The arithmetic of a product on the device for which a program is lowered."""
-    return kind_of(dtype.name, precision_name(precision), backends.planning_device(platform))
+    arithmetic = arithmetic_of(dtypes.lhs.name, dtypes.rhs.name)
+    if arithmetic is not None and arithmetic.bytes == 1:
+        return arithmetic.name
+    return kind_of(dtypes.lhs.name, precision_name(precision), backends.planning_device(platform))
 
 
-def _planned(program: Program, dtype: Any, sizes: Sizes, ragged: Ragged) -> plan.Plan | None:
+def _planned(program: Program, dtypes: Factors, sizes: Sizes, ragged: Ragged) -> plan.Plan | None:
     """The plan on a GPU, for the typical group, or for the average one where the caller gave no hint."""
     rows = sizes.m // sizes.total_groups if ragged.typical_rows is None else ragged.typical_rows
     product = plan.Product(
@@ -162,5 +186,5 @@ def _planned(program: Program, dtype: Any, sizes: Sizes, ragged: Ragged) -> plan
     # An exported program may run on another device than the one for which it is planned.
     named = backends.named_target()
     certain = (named is not None and named.platform == program.platform) or not program.exported
-    kind = kind_on(program.platform, dtype, ragged.precision)
+    kind = kind_on(program.platform, dtypes, ragged.precision)
     return plan.plan(kind, backends.planning_device(program.platform), product, certain=certain)

@@ -7,11 +7,13 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jax_vbgemm._src.matmul.reference import accumulator, activated
-from jax_vbgemm._src.ragged.primitive import Ragged, bind
+from jax_vbgemm._src.ragged.primitive import SCALED, Ragged, bind
 from jax_vbgemm._src.ragged.reference import finish, mapped, rows_with_weights
 from jax_vbgemm._src.ragged.select_rows import select_rows
+from jax_vbgemm._src.scaled.scaled import spread
 
 Product = Callable[[Sequence[jax.Array], Ragged], jax.Array]
 """Computes the product that remains: by default binds the primitive."""
@@ -20,7 +22,10 @@ Product = Callable[[Sequence[jax.Array], Ragged], jax.Array]
 def gathered(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
     """The product of rows that are copied before it."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
-    rows = selected_rows(lhs, extras.pop("gather"), extras.pop("slots", None))
+    index, slots = extras.pop("gather"), extras.pop("slots", None)
+    rows = selected_rows(lhs, index, slots)
+    if "lhs_scale" in extras:
+        extras["lhs_scale"] = selected_rows(extras["lhs_scale"], index, slots)
     return product([rows, rhs, group_sizes, *extras.values()], remaining("gather", ragged))
 
 
@@ -57,6 +62,24 @@ def gated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.
     return _scaled(value, scale, lhs, group_sizes, extras, ragged)
 
 
+def widened(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
+    """The product of factors that are multiplied by their scales in float32 before it."""
+    lhs, rhs, group_sizes, extras = ragged.split(operands)
+    blocks = {"lhs": (1, SCALED), "rhs": (1, SCALED, SCALED)}
+
+    def factor(x: jax.Array, name: str) -> jax.Array:
+        scale = extras.pop(f"{name}_scale", None)
+        wide = x.astype(np.float32)
+        block = (1,) * (x.ndim - len(blocks[name])) + blocks[name]
+        return wide if scale is None else wide * spread(scale, x.shape, block)
+
+    lhs, rhs = factor(lhs, "lhs"), factor(rhs, "rhs")
+    rest = remaining("scales", ragged)
+    if "bias" in extras:
+        extras["bias"] = extras["bias"].astype(rest.out_dtype)
+    return product([lhs, rhs, group_sizes, *extras.values()], rest).astype(ragged.out_dtype)
+
+
 def halved(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
     """The product of both halves, one after the other; of a contraction, that of a copy of the half."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
@@ -76,7 +99,11 @@ def halved(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax
         return product([rows, weights[which], group_sizes, *own.values()], rest)
 
     first, second = part("first"), part("second")
-    return jnp.concatenate([first, second], axis=-1) if of_columns else (first + second).astype(ragged.out_dtype)
+    return (
+        jnp.concatenate(jnp.broadcast_arrays(first, second), axis=-1)
+        if of_columns
+        else (first + second).astype(ragged.out_dtype)
+    )
 
 
 def _half(x: jax.Array, which: str) -> jax.Array:
@@ -99,6 +126,7 @@ def scaled(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax
 FORMS: dict[str, Callable[..., jax.Array]] = {
     "accumulator": accumulated,
     "gather": gathered,
+    "scales": widened,
     "gates": gated,
     "halves": halved,
     "row_scale": scaled,
@@ -113,6 +141,8 @@ def remaining(part: str, ragged: Ragged) -> Ragged:
             return ragged.without("gather", "slots")
         case "gates":
             return ragged.without("row_scale")._replace(activation=None, gated=False)
+        case "scales":
+            return ragged.without("lhs_scale", "rhs_scale")._replace(out_dtype=np.dtype(np.float32))
         case "halves":
             # Both parts of a sum are added before they are rounded.
             dtype = accumulator(ragged.out_dtype) if ragged.halves == "k" else ragged.out_dtype

@@ -30,7 +30,7 @@ class Operand(NamedTuple):
     @property
     def is_of_epilogue(self) -> bool:
         """Whether values of the operand are applied to the sums of ragged rows."""
-        return self.contraction is None and self.type not in ("index", "factor")
+        return self.name in ("bias", "row_scale")
 
 
 *_OPERANDS, RESULT = (Operand(*row) for row in _core.ragged_operands())
@@ -50,6 +50,10 @@ and the operand "second" are both halves of each matrix, of its "columns" or of 
 the columns of lhs or of rhs takes part."""
 
 
+SCALED: int = _core.RAGGED_SCALED
+"""The steps of K, and the columns of rhs, of a scale."""
+
+
 class Ragged(NamedTuple):
     """The static description of a call. (...) are batch dimensions, which broadcast among all operands.
 
@@ -59,6 +63,9 @@ class Ragged(NamedTuple):
 
     With gather, lhs is (..., rows, k), and row gather[i] of it, which must exist, takes the place of row i. Only the
     gradient of lhs uses slots (..., rows, terms), the inverse selection: which rows of the product each row becomes.
+
+    lhs_scale and rhs_scale multiply the factors of an 8-bit product: one for each SCALED steps of K (and columns of
+    rhs), or for all of them.
 
     A `gated` product has 2 n columns, and its result before it is scaled is activation(gate) up, where gate and up are
     both halves of the sums; it has an activation and is no contraction.
@@ -100,7 +107,7 @@ class Ragged(NamedTuple):
         """The shape of an operand, or of the result, without its batch dimensions, by the names of its sizes."""
         shape = operand.contraction if self.contraction else operand.rows
         assert shape is not None, f"{operand.name} is not for this form"
-        transposed = self.transpose_rhs and operand.name in ("rhs", "second")
+        transposed = self.transpose_rhs and operand.name in ("rhs", "second", "rhs_scale")
         return (shape[0], shape[2], shape[1]) if transposed else shape
 
     def core_ranks(self) -> list[int]:
@@ -137,6 +144,9 @@ class Sizes(NamedTuple):
     lhs_columns: Any
     rhs_k: Any
     rhs_columns: Any
+    lhs_blocks: Any = None
+    rhs_k_blocks: Any = None
+    rhs_column_blocks: Any = None
     terms: Any = None
 
     def shape(self, names: Sequence[str]) -> Shape:
@@ -157,6 +167,7 @@ def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> Sizes:
     columns = rhs_columns // 2 if ragged.halves.startswith("rhs") else rhs_columns
     if ragged.halves == "columns":
         columns = 2 * rhs_columns
+    blocks = of["rhs_scale"][-2:] if "rhs_scale" in of else (None, None)
     sizes = Sizes(
         batch=batch_of(leading),
         lhs_rows=lhs_rows,
@@ -169,6 +180,9 @@ def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> Sizes:
         lhs_columns=lhs_columns,
         rhs_k=k // 2 if ragged.halves == "k" else k,
         rhs_columns=rhs_columns,
+        lhs_blocks=of["lhs_scale"][-1] if "lhs_scale" in of else None,
+        rhs_k_blocks=blocks[1 if ragged.transpose_rhs else 0],
+        rhs_column_blocks=blocks[0 if ragged.transpose_rhs else 1],
         terms=of["slots"][-1] if "slots" in of else None,
     )
     for (name, shape), rank in zip(of.items(), ranks, strict=True):

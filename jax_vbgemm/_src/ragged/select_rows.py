@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
@@ -43,8 +45,20 @@ def _rows_of_one(x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:
     terms = index.shape[1]
     if x.shape[0] == 0 or terms == 0:  # there is no row to read
         return jnp.zeros((index.shape[0], x.shape[1]), x.dtype)
-    rows = x.at[index].get(mode="clip")
-    return rows[:, 0] if terms == 1 else rows.astype(accumulator(x.dtype)).sum(axis=1).astype(x.dtype)
+    if terms == 1:
+        return _moved(x, index[:, 0])
+    return x.at[index].get(mode="clip").astype(accumulator(x.dtype)).sum(axis=1).astype(x.dtype)
+
+
+def _moved(x: jax.Array, index: jax.Array) -> jax.Array:
+    """x[index]. XLA's GPU backend moves element by element, so that rows are moved as words of 8 bytes."""
+    in_word = 8 // x.dtype.itemsize
+    if in_word < 2 or not compat.is_static(x.shape[1:]) or x.shape[1] % in_word:
+        return x.at[index].get(mode="clip")
+    with jax.enable_x64(True):
+        words = lax.bitcast_convert_type(x.reshape(x.shape[0], x.shape[1] // in_word, in_word), np.uint64)
+        rows = lax.bitcast_convert_type(words.at[index].get(mode="clip"), x.dtype)
+    return rows.reshape(index.shape[0], x.shape[1])
 
 
 select_rows_p = jex_core.Primitive("select_rows")

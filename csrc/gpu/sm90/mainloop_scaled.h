@@ -1,0 +1,91 @@
+// The mainloop of 8-bit operands, whose scales apply to 128 steps of K each: those of a stage. A stage's products are summed by the tensor
+// cores alone and then added to the sums in float32, times the stage's scales. This is also what keeps the sums exact: the tensor cores add
+// 8-bit products with some 14 bits (DeepSeek-V3, arXiv 2412.19437, section 3.3.2), so that none of their sums may be longer.
+#pragma once
+#include "gpu/sm90/pipeline.h"
+#include "gpu/tile/arithmetic.h"
+#include "ragged.h"
+
+namespace vbgemm {
+
+// The scales of a consumer thread's sums: those of its two rows, and of both halves of its columns, for one stage after another.
+class StageScales {
+ public:
+  static constexpr int kRows = 2, kHalves = 2;
+
+  // Where the scales of the first stage are, and the distance to those of the next stage; 0 where all stages have the same. Null: 1.
+  __device__ StageScales(const float* const (&row)[kRows], int row_step, const float* const (&col)[kHalves], int col_step)
+      : row_{row[0], row[1]}, col_{col[0], col[1]}, row_step_(row_step), col_step_(col_step) {
+    load();
+  }
+
+  // Takes the scales of the next stage, and starts to load those of the one after it, if there is one.
+  __device__ void advance(bool more) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) of_row_[i] = next_row_[i];
+#pragma unroll
+    for (int i = 0; i < kHalves; ++i) of_col_[i] = next_col_[i];
+    if (!more) return;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) row_[i] += row_step_;
+#pragma unroll
+    for (int i = 0; i < kHalves; ++i) col_[i] += col_step_;
+    load();
+  }
+  __device__ float of(int row, int half) const { return of_row_[row] * of_col_[half]; }
+
+ private:
+  __device__ void load() {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) next_row_[i] = row_[i] ? *row_[i] : 1;
+#pragma unroll
+    for (int i = 0; i < kHalves; ++i) next_col_[i] = col_[i] ? *col_[i] : 1;
+  }
+
+  const float *row_[kRows], *col_[kHalves];
+  int row_step_, col_step_;
+  float next_row_[kRows], next_col_[kHalves], of_row_[kRows], of_col_[kHalves];
+};
+
+// As multiply_stages, but always multiplies whole stages, behind whose last step of K are zeros. The columns are multiplied 128 at a time:
+// for the sums of a stage, beside those of the tile, there are registers for half of the columns only. While one consumer warpgroup adds,
+// the other one's products run.
+template <class Cut, class Shared, class Overlapped, class Release>
+__device__ inline void multiply_scaled_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
+                                              float (&sums)[Cut::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
+                                              const Release& release) {
+  static_assert(Cut::kDepth == kScaledDepth);
+  constexpr int kPart = 16, kParts = Cut::kBlocks / kPart;  // blocks of 8 columns in a part
+  for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
+    scales.advance(k + Cut::kDepth < depth);
+    wait_phase(shared.full[stages.index], stages.parity);
+    const unsigned char* const stage = shared.stage[value_of_lane(stages.index, 0)];
+    const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const MatrixDescriptor b = matrix_descriptor(stage + (Cut::kBoxesA + 2 * part) * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+      float products[kPart][4];
+      warpgroup_arrive();
+#pragma unroll
+      for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
+        multiply_warpgroup_bytes<Cut::kKind>(moved(a, chunk * 32), moved(b, chunk * 32), products, chunk > 0);
+      }
+      warpgroup_commit();
+      if (part == 0) overlapped();
+      warpgroup_wait_all();
+      if (part == kParts - 1) release(stages.index);
+      const float scale[2] = {scales.of(0, part), scales.of(1, part)};
+#pragma unroll
+      for (int block = 0; block < kPart; ++block) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          keep_in_place(products[block][i]);
+          float& sum = sums[part * kPart + block][i];
+          sum = multiply_add(products[block][i], scale[i / 2], sum);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace vbgemm

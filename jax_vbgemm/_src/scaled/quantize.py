@@ -1,0 +1,77 @@
+"""quantize: floating-point numbers as 8-bit numbers with scales."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jax_vbgemm._src.arguments import as_array, shown
+from jax_vbgemm._src.integers import is_integer
+from jax_vbgemm._src.scaled.scaled import DTYPES, Scaled, merged, split
+
+LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
+
+
+def quantize(x: Any, dtype: Any = "float8_e4m3fn", block: tuple[int, ...] = (1, 128), *, scales: Any = None) -> Scaled:
+    """Rounds x to 8-bit numbers with a scale for each block, such that its largest magnitude is the dtype's largest.
+
+    Rounding is to nearest, ties to even. A block of zeros has the scale 1. A block with a NaN or an infinity is NaN as
+    a whole (in int8, which has no NaN, it is 0 times NaN). XLA computes this, in one pass over x for the scales and one
+    for the values.
+
+    >>> import jax.numpy as jnp
+    >>> import jax_vbgemm as vb
+    >>> x = vb.quantize(jnp.array([[1.0, -448.0, 0.5, 0.25]]), block=(1, 2))
+    >>> x.scales.tolist(), x.values.astype(jnp.float32).tolist()
+    ([[1.0, 0.0011160714784637094]], [[1.0, -448.0, 448.0, 224.0]])
+
+    Args:
+      x: a floating-point array.
+      dtype: "float8_e4m3fn" (largest 448), "float8_e5m2" (57344) or "int8" (127, and -127).
+      block: the sizes of a block in the last dimensions of x; in the others it is 1. -1 stands for a whole dimension.
+        (1, 128) is that of DeepSeek-V3's activations, (128, 128) that of its weights (arXiv 2412.19437, section 3.3.2),
+        (-1, -1) one scale for each matrix.
+      scales: float32, of the shape of the blocks, in place of those by the largest magnitude; greater numbers than they
+        allow saturate. (Delayed scaling, for example.)
+
+    Returns:
+      A `Scaled`.
+
+    Raises:
+      ValueError: dtype is none of these, block has more dimensions than x, or scales have another shape.
+      TypeError: x is not floating, or block no tuple of positive integers and -1.
+    """
+    name = "quantize"
+    x = as_array(name, "x", x)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise TypeError(f"{name}: x is {x.dtype}{x.shape}: it must be floating")
+    kind = np.dtype(dtype).name
+    if kind not in DTYPES:
+        raise ValueError(f"{name}: dtype is {kind}: it must be one of {', '.join(DTYPES)}")
+    if not isinstance(block, tuple) or not all(is_integer(size) and (size > 0 or size == -1) for size in block):
+        raise TypeError(f"{name}: block must be a tuple of positive integers and -1, not {shown(block)}")
+    if len(block) > x.ndim:
+        raise ValueError(f"{name}: block is {block} but x is {x.shape}: it has more dimensions than x")
+    whole = (1,) * (x.ndim - len(block)) + tuple(block)
+    whole = tuple(max(size, 1) if each == -1 else int(each) for size, each in zip(x.shape, whole, strict=True))
+    largest = LARGEST[kind]
+    # With two dimensions for each of x: one pass over a block finds its largest number and divides by its scale.
+    blocks = split(x.astype(np.float32), whole)
+    inside = tuple(range(1, blocks.ndim, 2))
+    if scales is None:
+        magnitude = jnp.max(jnp.abs(blocks), axis=inside, initial=0, keepdims=True)
+        smallest = np.finfo(np.float32).tiny  # for a smaller scale, which is 0, there is no ratio
+        each = jnp.where(magnitude == 0, jnp.ones_like(magnitude), jnp.maximum(magnitude / largest, smallest))
+        each = jnp.where(jnp.isinf(each), np.float32(np.nan), each)
+        scales = jnp.squeeze(each, inside)
+    else:
+        scales = as_array(name, "scales", scales)
+        expected = tuple(-(-size // each) for size, each in zip(x.shape, whole, strict=True))
+        if (scales.shape, scales.dtype) != (expected, np.float32):
+            raise ValueError(f"{name}: scales is {scales.dtype}{scales.shape} but must be float32{expected}")
+        each = jnp.expand_dims(scales, inside)
+    ratio = jnp.clip(blocks / each, -largest, largest)
+    values = jnp.round(jnp.nan_to_num(ratio)) if kind == "int8" else ratio
+    return Scaled(merged(values.astype(kind), x.shape), scales, whole[x.ndim - len(block) :])

@@ -1,0 +1,102 @@
+"""`expert_mlp` with 8-bit products."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import jax_vbgemm as vb
+from jax_vbgemm import moe
+
+TOKENS, EXPERTS, K, D, F, N = 40, 4, 2, 160, 128, 96
+X, LOGITS, GATE_UP, DOWN = (
+    oracle.random(shape, "float32", i)
+    for i, shape in enumerate([(TOKENS, D), (TOKENS, EXPERTS), (EXPERTS, D, 2 * F), (EXPERTS, F, N)])
+)
+
+
+def loss(x, logits, gate_up, down, **options):
+    return jnp.sum(jnp.sin(moe.expert_mlp(x, gate_up, down, moe.route(logits, K), **options)))
+
+
+def rounded(x, dtype="float8_e4m3fn", block=(1, 128)):
+    return vb.quantize(x, dtype, block).dequantized()
+
+
+@pytest.mark.parametrize("features", [F, 72])  # of 72, a block of 128 columns has some of both halves
+@pytest.mark.parametrize("cotangents", ["float8_e5m2", "float8_e4m3fn"])
+def test_values_and_gradients_are_those_of_rounded_factors(features, cotangents):
+    gate_up, down = GATE_UP[:, :, : 2 * features], DOWN[:, :features]
+    weights = [rounded(w, block=(128, 128)) for w in (gate_up, down)]
+
+    @jax.custom_vjp
+    def rounds(x):  # tokens or hidden features on their way into a product, whose cotangent passes
+        return rounded(x)
+
+    rounds.defvjp(lambda x: (rounded(x), None), lambda _, ct: (ct,))
+
+    @jax.custom_vjp
+    def rounds_back(y):  # a product's result, whose cotangent is rounded on its way into products with weights
+        return y
+
+    rounds_back.defvjp(lambda y: (y, None), lambda _, ct: (rounded(ct, cotangents),))
+
+    def plain(x, logits):
+        routing = moe.route(logits, K)
+        rows = moe.dispatch(rounds(x), routing)
+        sums = rounds_back(vb.ragged_dot(rows, weights[0], routing.group_sizes))
+        gate, up = jnp.split(sums, 2, axis=1)
+        scale = routing.probabilities.reshape(-1)[routing.order]
+        hidden = rounds(scale[:, None] * (jax.nn.silu(gate) * up))
+        y = rounds_back(vb.ragged_dot(hidden, weights[1], routing.group_sizes))
+        return jnp.sum(jnp.sin(y[routing.slots].sum(axis=1)))
+
+    def quantized(x, logits):
+        return loss(x, logits, gate_up, down, quantized=True, cotangents=cotangents)
+
+    both = [jax.tree.leaves(jax.jit(jax.value_and_grad(f, (0, 1)))(X, LOGITS)) for f in (quantized, plain)]
+    for given, wanted in zip(*both, strict=True):
+        np.testing.assert_allclose(given, wanted, rtol=2e-3, atol=2e-3 * float(jnp.abs(wanted).max()))
+
+
+def test_the_gradients_of_weights_are_near_those_without_rounding():
+    weights = GATE_UP / D**0.5, DOWN / F**0.5
+
+    @jax.jit
+    def gradients(*weights):
+        return [jax.grad(loss, (2, 3))(X, LOGITS, *weights, **options) for options in ({}, {"quantized": True})]
+
+    for exact, given in zip(*gradients(*weights), strict=True):
+        assert jnp.linalg.norm(given - exact) < 0.15 * jnp.linalg.norm(exact)
+
+
+def test_weights_that_were_quantized_before_are_not_read():
+    experts = moe.quantize_experts(GATE_UP, DOWN)
+    hidden = [jnp.full(w.shape, jnp.nan, w.dtype) for w in (GATE_UP, DOWN)]
+    given = jax.jit(lambda: loss(X, LOGITS, *hidden, quantized=experts))()
+    assert given == jax.jit(lambda: loss(X, LOGITS, GATE_UP, DOWN, quantized=True))()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"quantized": "float8"}, TypeError, "quantized must be None, True or a QuantizedExperts, not"),
+        ({"quantized": True, "gated": False}, ValueError, "quantized experts are gated, with a named activation"),
+        ({"quantized": True, "activation": jnp.sin}, ValueError, "with a named activation"),
+        ({"quantized": True, "cotangents": "int8"}, ValueError, "cotangents is 'int8': it must be one of"),
+        (
+            {"quantized": moe.quantize_experts(GATE_UP[:2], DOWN[:2])}, ValueError,
+            r"quantized.gate_up_back is \(2, 160, 256\) but gate_up is \(4, 160, 256\)",
+        ),
+    ],
+)  # fmt: skip
+def test_errors(options, error, message):
+    down = GATE_UP.mT if options.get("gated") is False else DOWN
+    with pytest.raises(error, match=message):
+        loss(X, LOGITS, GATE_UP, down, **options)
+
+
+def test_quantize_experts_refuses_matrices_that_are_not_stacked():
+    with pytest.raises(ValueError, match=r"down is \(128, 96\): it must have three dimensions"):
+        moe.quantize_experts(GATE_UP, DOWN[0])

@@ -1,0 +1,176 @@
+"""`Scaled`, `quantize`, and `ragged_dot` of scaled factors."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from jax import export
+
+import jax_vbgemm as vb
+from jax_vbgemm._src import backends
+from jax_vbgemm._src.arithmetic import ARITHMETICS
+
+FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
+SIZES = jnp.array([5, 0, 9])
+
+
+def random(shape, seed):
+    return oracle.random(shape, "float32", seed)
+
+
+def blocks_of(x, block):
+    """The blocks of a matrix, as NumPy arrays."""
+    return [x[i : i + block[0], j : j + block[1]] for i in range(0, x.shape[0], block[0]) for j in range(
+        0, x.shape[1], block[1]
+    )]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [*FLOAT8, "int8"])
+@pytest.mark.parametrize("block", [(1, 128), (128, 128), (1, 7), (-1, -1), (1, -1), (4, 1)])
+@pytest.mark.parametrize("shape", [(3, 130), (1, 1), (9, 128)])
+def test_the_largest_number_of_each_block_is_the_largest_of_the_dtype(dtype, block, shape):
+    x = np.asarray(random(shape, 1))
+    quantized = vb.quantize(x, dtype, block)
+    largest = float(jnp.iinfo(dtype).max if dtype == "int8" else jnp.finfo(dtype).max)
+    whole = [size if each == -1 else each for size, each in zip(shape, block, strict=True)]
+    values = np.asarray(quantized.values.astype(jnp.float32))
+    scales = [np.abs(part).max() / np.float32(largest) for part in blocks_of(x, whole)]
+    np.testing.assert_allclose(quantized.scales.ravel(), scales, rtol=1e-6)
+    assert all(np.abs(part).max() == largest for part in blocks_of(values, whole))
+    step = 0.5 if dtype == "int8" else largest * 2.0 ** -(4 if dtype == "float8_e4m3fn" else 3)
+    error = np.abs(np.asarray(quantized.dequantized()) - x)
+    for part, scale in zip(blocks_of(error, whole), scales, strict=True):
+        assert part.max() <= 1.001 * step * scale  # half a unit of the largest numbers
+
+
+@pytest.mark.parametrize("dtype", [*FLOAT8, "int8"])
+def test_odd_blocks(dtype):
+    x = jnp.array([[0.0, 0.0], [jnp.nan, 1.0], [jnp.inf, 1.0], [1e-42, 0.0], [3e38, -3e38]])
+    quantized = vb.quantize(x, dtype, (1, 2)).dequantized()
+    assert quantized[0].tolist() == [0, 0]
+    assert jnp.isnan(quantized[1:3]).all()
+    assert jnp.abs(quantized[3]).max() < 1e-35  # a subnormal may be flushed to zero
+    np.testing.assert_allclose(quantized[4], x[4], rtol=1e-6)
+
+
+def test_given_scales_saturate():
+    x = vb.quantize(jnp.array([[1000.0, -1000.0, 1.0]]), block=(1, 3), scales=jnp.ones((1, 1), jnp.float32))
+    assert x.values.astype(jnp.float32).tolist() == [[448, -448, 1]]
+
+
+def test_no_elements():
+    assert vb.quantize(jnp.zeros((0, 4)), block=(1, 2)).dequantized().shape == (0, 4)
+    assert vb.quantize(jnp.zeros((3, 0)), block=(1, -1)).dequantized().shape == (3, 0)
+
+
+def test_scaled_is_a_pytree_and_has_a_transpose():
+    x = vb.quantize(random((2, 3, 5), 2), block=(2, 3))
+    np.testing.assert_array_equal(x.mT.dequantized(), x.dequantized().mT)
+    doubled = jax.tree.map(lambda leaf: leaf, x)
+    again = jax.jit(lambda x: x.mT.mT)(doubled)
+    assert (again.block, again.shape) == (x.block, x.shape)
+    np.testing.assert_array_equal(again.dequantized(jnp.bfloat16), x.dequantized(jnp.bfloat16))
+    many = jax.vmap(lambda x: vb.quantize(x, block=(2, 3)))(random((4, 2, 3), 3))
+    assert (many.shape, many.blocks) == ((4, 2, 3), (4, 1, 1))
+    one = vb.quantize(random((4, 2, 3), 3)[1], block=(2, 3))
+    np.testing.assert_allclose(many.dequantized()[1], one.dequantized(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("lhs_dtype", FLOAT8)
+@pytest.mark.parametrize("rhs_dtype", FLOAT8)
+@pytest.mark.parametrize(("lhs_block", "rhs_block"), [((1, 128), (128, 128)), ((1, -1), (-1, -1)), ((2, 5), (1, -1))])
+def test_products_are_those_of_the_numbers(lhs_dtype, rhs_dtype, lhs_block, rhs_block):
+    lhs = vb.quantize(random((14, 200), 1), lhs_dtype, lhs_block)
+    rhs = vb.quantize(random((3, 130, 200), 2), rhs_dtype, rhs_block)
+    for rest in ({}, {"bias": random((3, 130), 3), "activation": "relu", "row_scale": random((14,), 4)}):
+        given = vb.ragged_dot(lhs, rhs, SIZES, transpose_rhs=True, preferred_element_type=jnp.float32, **rest)
+        wanted = vb.ragged_dot(lhs.dequantized(), rhs.dequantized(), SIZES, transpose_rhs=True, **rest)
+        np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=1e-4)
+    assert vb.ragged_dot(lhs, rhs, SIZES, transpose_rhs=True).dtype == jnp.bfloat16
+    back = vb.ragged_dot(lhs, rhs.mT, SIZES, preferred_element_type=jnp.float32)
+    np.testing.assert_allclose(back, lhs_rows_times(lhs, rhs), rtol=1e-5, atol=1e-4)
+
+
+def lhs_rows_times(lhs, rhs):
+    return vb.ragged_dot(lhs.dequantized(), rhs.dequantized().mT, SIZES)
+
+
+def test_gathered_rows_have_their_scales():
+    lhs, rhs = vb.quantize(random((4, 256), 1)), vb.quantize(random((3, 8, 256), 2), block=(128, 128))
+    gather = jnp.array([3, 3, 0, 1, 2, 2, 0, 1, 3, 0, 0, 1, 2, 2])
+    given = vb.ragged_dot(lhs, rhs, SIZES, transpose_rhs=True, gather=gather, preferred_element_type=jnp.float32)
+    wanted = vb.ragged_dot(lhs.dequantized(), rhs.dequantized(), SIZES, transpose_rhs=True, gather=gather)
+    np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_a_factor_beside_one_that_is_not_scaled_is_widened():
+    lhs, rhs = random((14, 8), 1), vb.quantize(random((3, 8, 6), 2), "int8", (-1, 1))
+    np.testing.assert_allclose(vb.ragged_dot(lhs, rhs, SIZES), vb.ragged_dot(lhs, rhs.dequantized(), SIZES), rtol=1e-6)
+
+
+def test_gradients_with_respect_to_scales():
+    lhs, rhs = vb.quantize(random((14, 8), 1)), vb.quantize(random((3, 6, 8), 2), block=(128, 128))
+
+    def loss(scales, dense):
+        one = vb.Scaled(lhs.values, scales, lhs.block)
+        other = rhs.dequantized() if dense else rhs
+        product = vb.ragged_dot(
+            one.dequantized() if dense else one, other, SIZES, transpose_rhs=True, preferred_element_type=jnp.float32
+        )
+        return jnp.sum(product**2)
+
+    np.testing.assert_allclose(*(jax.grad(loss)(lhs.scales, dense) for dense in (False, True)), rtol=1e-4)
+
+
+def kinds_of(lhs, rhs, gpu="h100", **options):
+    """The arithmetics of the ragged calls in a program for a GPU."""
+    with vb.target(gpu):
+        program = export.export(
+            jax.jit(lambda lhs, rhs: vb.ragged_dot(lhs, rhs, SIZES, **options)),
+            platforms=["cuda"],
+            disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS,
+        )(lhs, rhs)
+    lines = [line for line in program.mlir_module().splitlines() if f"@{backends.RAGGED_TARGET_NAME}(" in line]
+    return [list(ARITHMETICS)[int(re.findall(r"kind = (\d+)", line)[0])] for line in lines]
+
+
+@pytest.mark.parametrize("lhs_dtype", FLOAT8)
+@pytest.mark.parametrize("rhs_dtype", FLOAT8)
+def test_an_h100_multiplies_8_bits(lhs_dtype, rhs_dtype):
+    lhs = vb.quantize(random((14, 256), 1), lhs_dtype)
+    rhs = vb.quantize(random((3, 128, 256), 2), rhs_dtype, (128, 128))
+    (kind,) = kinds_of(lhs, rhs, transpose_rhs=True)
+    assert (ARITHMETICS[kind].lhs, ARITHMETICS[kind].rhs) == (lhs_dtype, rhs_dtype)
+    assert kinds_of(lhs, rhs.mT) == ["float32"]  # not along K
+    assert kinds_of(lhs, rhs, gpu="a100", transpose_rhs=True) == ["float32"]
+    gated = {"transpose_rhs": True, "gated": True, "activation": "silu"}
+    assert kinds_of(lhs, vb.quantize(random((3, 512, 256), 2), rhs_dtype, (128, 128)), **gated) == [kind]
+    assert kinds_of(lhs, vb.quantize(random((3, 192, 256), 2), rhs_dtype, (128, 128)), **gated) == ["float32"]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: vb.quantize(jnp.ones((2, 2), jnp.int32)), TypeError, r"x is int32\(2, 2\): it must be floating"),
+        (lambda: vb.quantize(jnp.ones((2, 2)), "float16"), ValueError, "dtype is float16: it must be one of"),
+        (lambda: vb.quantize(jnp.ones(2), block=(1, 1)), ValueError, r"block is \(1, 1\) but x is \(2,\)"),
+        (lambda: vb.quantize(jnp.ones(2), block=(0,)), TypeError, "block must be a tuple of positive integers and -1"),
+        (lambda: vb.quantize(jnp.ones(2), block=2), TypeError, "block must be a tuple"),
+        (
+            lambda: vb.quantize(jnp.ones((1, 4)), block=(1, 2), scales=jnp.ones((1, 1), jnp.float32)), ValueError,
+            r"scales is float32\(1, 1\) but must be float32\(1, 2\)",
+        ),
+        (lambda: vb.Scaled(jnp.ones((2, 2)), jnp.ones((1, 1)), (2, 2)), ValueError, "values is float"),
+        (lambda: vb.Scaled(jnp.ones((2,), jnp.int8), jnp.ones((1,), jnp.float32), (2, 2)), TypeError, "block is"),
+        (
+            lambda: vb.Scaled(jnp.ones((2, 2), jnp.int8), jnp.ones((2, 1), jnp.float32), (2, 2)), ValueError,
+            r"scales must be float32\(1, 1\)",
+        ),
+    ],
+)  # fmt: skip
+def test_errors(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
