@@ -30,7 +30,7 @@ def test_cited_decisions_exist():
             if file.suffix in (".h", ".cc", ".cu", ".def", ".py", ".toml"):
                 text = re.sub(r"\n\s*(?://|#)?\s*", " ", file.read_text())
                 cited |= set(re.findall(r"docs/design/([a-z-]+)\.md(?:, ([A-Z]\d+))?", text))
-    assert len(cited) > 20
+    assert len(cited) > 15
     missing = []
     for page, key in sorted(cited):
         text = (DOCS / "design" / f"{page}.md").read_text()
