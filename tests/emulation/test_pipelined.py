@@ -52,7 +52,7 @@ MORE_MISTAKES = {
     "columns shared with a tile that needs others": ("source_plan.h",
         "count_lanes(lane < kWords && beside[lane] != mine[lane]) == 0", "count_lanes(false) == 0"),
     "results overwritten while they are stored": ("store.h",
-        "    wait_stores_read<Cut::kStoreBoxes - 1>();\n    wave_barrier();\n    stage_narrow",
+        "    wait_stores_read<kInTurn ? Cut::kStoreBoxes - 1 : 0>();\n    wave_barrier();\n    stage_narrow",
         "    wait_stores_read<Cut::kStoreBoxes>();\n    wave_barrier();\n    stage_narrow"),
 }  # fmt: skip
 
