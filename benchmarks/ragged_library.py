@@ -9,7 +9,7 @@ import ctypes
 
 import torch
 
-from jax_vbgemm._src.matmul.activation import activation_number
+from jax_vbgemm._src.epilogue import activation_number
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.planner.tables.catalogue import PIPELINED as PIPELINED_TILES
@@ -98,8 +98,8 @@ class Library:
         blocks = (ctypes.c_int * 3)(1 if lhs_scale is None else lhs_scale.shape[-1], of_rhs[1], of_rhs[0])
         error = self.call(
             KINDS.index(kind), wide, contraction, transpose_rhs, gated, HALVES.index(halves),
-            sizes.dtype == torch.int64, activation_number(activation), words, blocks, m, k, n, g, sizes.shape[0], lhs_rows, *pointers,
-            torch.cuda.current_stream().cuda_stream,
+            sizes.dtype == torch.int64, activation_number(activation), words, blocks, m, k, n, g, sizes.shape[0],
+            lhs_rows, *pointers, torch.cuda.current_stream().cuda_stream,
         )  # fmt: skip
         if error:
             raise RuntimeError(f"ragged_trial: CUDA error {error}")

@@ -138,7 +138,9 @@ NB_MODULE(_core, m) {
   m.def("ragged_halves", [] { return Names(vbgemm::kRaggedHalvesNames); }, "What of a ragged product comes in halves, by number.");
   static_assert(vbgemm::kScaledDepth == vbgemm::kScaledColumns);
   m.attr("RAGGED_SCALED") = vbgemm::kScaledDepth;
-  m.attr("RAGGED_HALF_ELEMENTS") = vbgemm::kRaggedHalfElements;
+  m.def(
+      "ragged_half_elements", [](int kind) { return vbgemm::ragged_half_elements(static_cast<vbgemm::Kind>(kind)); }, nb::arg("kind"),
+      "Of how many elements the halves of a ragged product that is not gated must be multiples.");
   m.def("ragged_shapes", &RaggedShapes, "A GPU's tile shapes of ragged products, by number: (name, columns, thread blocks of a cluster).");
   m.def(
       "has_ragged_pipeline",

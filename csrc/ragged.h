@@ -46,9 +46,6 @@ inline constexpr const char* kRaggedTypeNames[] = {"factor", "result", "accumula
 enum class RaggedHalves : int32_t { none, columns, k, lhs_first, lhs_second, rhs_first, rhs_second };
 inline constexpr const char* kRaggedHalvesNames[] = {"none", "columns", "k", "lhs_first", "lhs_second", "rhs_first", "rhs_second"};
 inline constexpr int kRaggedHalves = sizeof(kRaggedHalvesNames) / sizeof(kRaggedHalvesNames[0]);
-// Of how many elements a half must be a multiple, except for both halves of a gated product: no box of TMA lies in both.
-inline constexpr int kRaggedHalfElements = 64;
-
 // A shape without batch dimensions; rank -1: the operand is absent.
 struct OperandShape {
   int rank;
@@ -198,6 +195,12 @@ inline bool has_ragged_pipeline(Kind kind, bool contraction, bool transpose_rhs,
   if (kind == Kind::bf16 || kind == Kind::f16) return !(contraction && gathers);
   const bool along_k = !contraction && transpose_rhs && !gathers;  // wgmma reads these alone
   return along_k && (kind == Kind::tf32 || is_float8(kind));
+}
+// Of how many elements a half must be a multiple, except for both halves of a gated product: no box of TMA, of 128 bytes by 64 lines, lies
+// in both.
+inline int ragged_half_elements(Kind kind) {
+  const int line = 128 / bytes_of(arithmetic_of(kind).lhs);
+  return line < 64 ? 64 : line;
 }
 // Of how many elements the lines of operands and results of a pipelined kernel must be multiples: of 16 bytes.
 inline int pipelined_line_elements(Kind kind) { return 16 / bytes_of(arithmetic_of(kind).lhs); }

@@ -8,11 +8,11 @@ from jax_vbgemm._src import installation as _installation  # noqa: F401  (first:
 # isort: split
 from jax_vbgemm import blocksparse, irreps, moe
 from jax_vbgemm._src.backends import DISABLE_JAX_EXPORT_CHECKS, available_backends, target
+from jax_vbgemm._src.epilogue import ACTIVATIONS
 from jax_vbgemm._src.grouping import group
 from jax_vbgemm._src.many_devices.expert_parallel import expert_parallel
 from jax_vbgemm._src.matmul import lowering as _lowering  # noqa: F401  (registers the primitive's rules and lowerings)
 from jax_vbgemm._src.matmul import rules as _rules  # noqa: F401
-from jax_vbgemm._src.matmul.activation import ACTIVATIONS
 from jax_vbgemm._src.matmul.api import batched_gemm, batched_matmul, batched_matmul_sum, plan
 from jax_vbgemm._src.matmul.gram import batched_gram
 from jax_vbgemm._src.matmul.packed import RaggedArray, pack

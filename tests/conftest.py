@@ -1,5 +1,6 @@
 """Strict JAX for all tests: 64-bit types on, no silent promotion of dtypes or ranks, several CPU devices."""
 
+import gc
 import os
 from importlib.metadata import version
 
@@ -28,6 +29,9 @@ from source_tree import pytest_ignore_collect, pytest_terminal_summary  # noqa: 
 
 from jax_vbgemm._src.backends import platform_of
 from jax_vbgemm._src.planner import entry
+
+# JAX keeps what it has traced and compiled: collections find little, and took a fifth of the time of reading the tests.
+gc.set_threshold(100_000, 20, 50)
 
 # tests validate plans of the package's planners too, as plans of users' planners always are
 entry.TRUSTED = frozenset()
@@ -59,6 +63,10 @@ def without_passes_of_llvm():
     jax.config.update("jax_disable_most_optimizations", disabled)
     if disabled:
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # for the processes that tests start
+
+
+def pytest_sessionfinish() -> None:
+    gc.freeze()  # pytest then collects several times
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by markers

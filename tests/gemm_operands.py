@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 
-from jax_vbgemm._src.matmul.reference import FUNCTIONS
+from jax_vbgemm._src.epilogue import FUNCTIONS
 
 SIZES = [(19, 33, 7), (1, 40, 65), (64, 1, 3), (5, 6, 0), (130, 17, 20)]
 

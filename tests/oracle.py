@@ -69,3 +69,12 @@ def check_grads(f: Callable[..., Any], args: Sequence[Any], **options: Any) -> N
     """`jax.test_util.check_grads` of the jitted function: a program for each derivative, not for each operation, and
     arrays of NumPy, of which difference quotients take no programs."""
     check_grads_of(jax.jit(f), jax.device_get(args), **options)
+
+
+def assert_same(ours: Any, theirs: Any, rtol: float = 2e-5) -> None:
+    """Asserts that two trees have one structure, the same shapes and dtypes, and nearly the same numbers."""
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        truth = wide(b)
+        np.testing.assert_allclose(wide(a), truth, rtol=rtol, atol=rtol * max(1, np.abs(truth).max(initial=0)))

@@ -1,8 +1,12 @@
 """The rotation of the slow tests, which conftest.py takes over.
 
-Each day has a part of the slow tests, and the marker `today` is on those of one part: of this day's, or of that which
-the environment variable VBGEMM_SLOW_PART names (modulo PARTS). `-m "not slow or today"` runs the default tests and this
-part, `-m today` the part alone, `-m slow` all slow tests. One part a week has no tests: CI then builds for ROCm.
+Each day has some of the slow tests, and the marker `today` is on those of one day: of this one, or of that whose
+number the environment variable VBGEMM_SLOW_PART has. `-m "not slow or today"` runs the default tests and this day's,
+`-m today` this day's alone, `-m slow` all slow tests.
+
+The tests of one `turn` share a program that takes long to compile, and run on one day; each day has one turn of those
+that are collected, in the order of their names. Of the other slow tests each day has one in PARTS. One day a week has
+no tests: CI then builds for ROCm.
 """
 
 import os
@@ -11,33 +15,34 @@ import zlib
 
 import pytest
 
-PARTS = 42
+PARTS = 18
 _SECONDS_A_DAY = 86400
-_WITH_TESTS = [part for part in range(PARTS) if part % 7]
 
 
-def _part_of(item: pytest.Item) -> int | None:
-    """The part of a slow test. Tests whose markers name the same `turn` have the same part: they share programs that
-    take long to compile."""
-    markers = list(item.iter_markers("slow"))
-    turn = next((marker.kwargs["turn"] for marker in markers if "turn" in marker.kwargs), item.nodeid)
-    return _WITH_TESTS[zlib.crc32(turn.encode()) % len(_WITH_TESTS)] if markers else None
-
-
-def _today() -> int:
-    return int(os.environ["VBGEMM_SLOW_PART"]) % PARTS
+def _turn_of(item: pytest.Item) -> str | None:
+    return next((marker.kwargs["turn"] for marker in item.iter_markers("slow") if "turn" in marker.kwargs), None)
 
 
 def pytest_configure() -> None:
-    # In the environment, so that xdist's workers, and tests after midnight, have the same part.
+    # In the environment, so that xdist's workers, and tests after midnight, have the same day.
     os.environ.setdefault("VBGEMM_SLOW_PART", str(int(time.time()) // _SECONDS_A_DAY))
 
 
 def pytest_report_header() -> str:
-    return f"slow tests of today: part {_today()} of 0 to {PARTS - 1}"
+    return f"slow tests of day {os.environ['VBGEMM_SLOW_PART']}"
 
 
 def mark_today(items: list[pytest.Item]) -> None:
+    weeks, day = divmod(int(os.environ["VBGEMM_SLOW_PART"]), 7)
+    if day == 0:
+        return
+    number = 6 * weeks + day - 1  # of the days that have tests
+    turns = sorted({turn for item in items if (turn := _turn_of(item))})
     for item in items:
-        if _part_of(item) == _today():
+        turn = _turn_of(item)
+        if turn:
+            is_today = turn == turns[number % len(turns)]
+        else:
+            is_today = "slow" in item.keywords and zlib.crc32(item.nodeid.encode()) % PARTS == number % PARTS
+        if is_today:
             item.add_marker(pytest.mark.today)

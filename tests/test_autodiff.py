@@ -37,7 +37,7 @@ def loss(function):
     return lambda As, Bs: sum(jnp.sum(jnp.sin(c)).real for c in jax.tree.leaves(function(As, Bs)))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", slow_except(["float64", "complex128"], ["complex128"]))
 def test_check_grads(dtype):
     As, Bs, f = ragged(dtype)
     oracle.check_grads(f, (As, Bs), order=2, modes=["fwd", "rev"])
@@ -63,7 +63,7 @@ BROADCASTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("lhs", "rhs"), slow_except(BROADCASTS, BROADCASTS[::2] + BROADCASTS[-1:]))
+@pytest.mark.parametrize(("lhs", "rhs"), slow_except(BROADCASTS, BROADCASTS[4:5]))
 @pytest.mark.parametrize("flags", [(False, False), pytest.param((True, True), marks=pytest.mark.slow)])
 def test_gradients_of_broadcasts(lhs, rhs, flags):
     a, b = oracle.random(lhs, "float64", 1), oracle.random(rhs, "float64", 2)
@@ -115,7 +115,7 @@ def test_unused_results_are_not_computed_in_the_backward_pass():
     assert len(backward.outvars) == 2  # dA[1], dB[1]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", slow_except(["bfloat16", "float16"], ["bfloat16"]))
 def test_cotangents_are_accumulated_wide(dtype):
     """4096 broadcast cotangents of one: a 16-bit sum would stop growing at 256 (bfloat16) or 2048 (float16)."""
     b = jnp.ones((4096, 1, 1), dtype)
@@ -143,6 +143,7 @@ def test_gradients_with_preferred_element_type(preferred):
     np.testing.assert_allclose(oracle.wide(da), np.broadcast_to(oracle.wide(b).sum(1), (20, 30)), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.slow
 def test_linearize_remat_and_jacobians():
     As, Bs, f = ragged("float64")
     scalar = loss(f)
@@ -217,8 +218,7 @@ FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
         [*((dtype, preferred) for dtype in ("float16", "float32", "float64") for preferred in FLOAT8),
          *itertools.permutations(FLOAT8, 2),
          *((dtype, preferred) for dtype in (*FLOAT8, "float32") for preferred in ("complex64", "complex128"))],
-        [("float16", "float8_e4m3fn"), ("float64", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn"),
-         ("float8_e4m3fn", "complex64"), ("float32", "complex128")],
+        [("float16", "float8_e4m3fn"), ("float8_e4m3fn", "complex64")],
     ),
 )  # fmt: skip
 def test_results_that_only_xla_has_get_the_gradients_of_its_dot(dtype, preferred):

@@ -49,6 +49,7 @@ def slowest_first(planners, *_):
     return [float(len(planners) - index) for index in range(len(planners))]
 
 
+@pytest.mark.slow
 def test_a_program_lowered_later_follows(file):
     shapes = [(70, 80, 90), (100, 90, 80)]
     rng = np.random.default_rng(0)

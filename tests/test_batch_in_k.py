@@ -31,6 +31,7 @@ def products(draw):
 
 @settings(deadline=None, max_examples=8)
 @given(st.lists(products(), min_size=1, max_size=3), st.sampled_from(["float32", "bfloat16", "complex128"]))
+@pytest.mark.slow
 def test_both_cotangents_of_any_broadcast(products, dtype):
     As = [oracle.random(a, dtype, 1) for a, _, _, _ in products]
     Bs = [oracle.random(b, dtype, 2) for _, b, _, _ in products]

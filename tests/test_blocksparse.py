@@ -58,7 +58,7 @@ def contractions(draw):
     return a, b, (axes_a, [axis - len(b) for axis in axes_b] if negative else axes_b)
 
 
-@pytest.mark.parametrize("dtype", slow_except(DTYPES, ["float32", "complex128"]))
+@pytest.mark.parametrize("dtype", slow_except(DTYPES, ["complex128"]))
 @pytest.mark.parametrize("group", CHARGES)
 @settings(max_examples=4)
 @given(work=contractions(), seed=st.integers(0, 99), implementation=st.sampled_from([None, "kernel"]))
@@ -96,6 +96,7 @@ def example(axes_a=3, axes_b=2, dtype="float64"):
     return [blocks_of([SIZES] * n, CHARGES["U1"], dtype, n, keep=0.9) for n in (axes_a, axes_b)]
 
 
+@pytest.mark.slow
 def test_no_order_of_insertion_changes_the_result():
     a, b = example(2, 1, "float32")
     first = tensordot(a, b, 1)
@@ -137,6 +138,7 @@ def test_of_two_orders_of_contracted_axes_the_one_that_copies_less(m, n, copied)
     assert set(transpositions(a, b, ([1, 2], [1, 0]))) == {(0, 2, 1) if copied == "a" else (1, 0, 2)}
 
 
+@pytest.mark.slow
 def test_vmap_is_a_loop():
     a, b = example(2, 2)
     many = {sector: jnp.stack([x, 2 * x, -x]) for sector, x in a.items()}
@@ -157,6 +159,7 @@ def test_vmap_is_a_loop():
 
 
 @pytest.mark.parametrize("dtype", slow_except(["float64", "complex128"], ["complex128"]))
+@pytest.mark.slow
 def test_derivatives_to_second_order(dtype):
     charges, axes = CHARGES["U1"], ([2, 0], [0, 1])
     a, b = example(3, 3, dtype)

@@ -26,6 +26,7 @@ def modelled(problems, dtype, precision, tiles):
     return [plan_problems(problems, kind, H100, vb.Uniform(tile)).predicted_seconds for tile in tiles]
 
 
+@pytest.mark.slow
 def test_the_fit_finds_what_made_the_times():
     sample = calibration_sample()[::6]
     points = [(Sizes.of(problems), modelled(problems, "float32", "highest", [LARGE])[0]) for problems in sample]

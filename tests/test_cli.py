@@ -64,6 +64,32 @@ def test_comments_batches_and_precision(options, same, tmp_path, capsys):
     assert capsys.readouterr().out == f"{vb.plan([(16, 32, 128), (64, 64, 64, 4)], device='h100', **same)}\n"
 
 
+def test_dtype_and_precision_in_the_file(tmp_path, capsys):
+    file = tmp_path / "shapes.txt"
+    file.write_text("precision highest  # of all products\n16 32 128\n")
+    assert main(["plan", str(file), "--device", "h100"]) == 0
+    assert capsys.readouterr().out == f"{vb.plan([(16, 32, 128)], device='h100', precision='highest')}\n"
+    file.write_text("dtype bf16\n16 32 128\ndtype f64\n")
+    with pytest.raises(SystemExit):
+        main(["plan", str(file), "--device", "h100"])
+    assert "shapes.txt, line 3: 'dtype f64' must be one 'dtype NAME'" in capsys.readouterr().err
+
+
+def test_a_picture(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "shapes.txt").write_text("100 100 64\n")
+    assert main(["plan", str(tmp_path / "shapes.txt"), "--device", "h100", "--plot", str(tmp_path / "p.png")]) == 0
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_without_matplotlib(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    (tmp_path / "shapes.txt").write_text("100 100 64\n")
+    with pytest.raises(SystemExit):
+        main(["plan", str(tmp_path / "shapes.txt"), "--device", "h100", "--plot", "p.png"])
+    assert "Plan.plot needs matplotlib: pip install matplotlib" in capsys.readouterr().err
+
+
 def test_the_version(capsys):
     with pytest.raises(SystemExit):
         main(["--version"])
@@ -91,7 +117,9 @@ def test_the_demo(capsys, monkeypatch):
     smallest = dict([min(demo.blocks().items(), key=lambda item: item[1][0].n)])  # all nine take half a minute
     monkeypatch.setattr(demo, "blocks", lambda: smallest)
     assert main(["demo"]) == 0
-    assert "right to rounding" in capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"One call per block is [\d.]+ times as fast as XLA's loop of dots forward", out)
+    assert out.endswith("right to rounding.")
 
 
 @pytest.mark.parametrize("batch", ["0", "-1"])
@@ -108,6 +136,7 @@ def test_a_missing_file(capsys):
 
 
 @pytest.mark.parametrize("arguments", slow_except([[], ["--help"]], [[]]), ids=["backends", "help"])
+@pytest.mark.slow
 def test_a_reader_that_has_gone(arguments):
     command = [sys.executable, "-m", "jax_vbgemm", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

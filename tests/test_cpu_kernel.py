@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from compiled import Compiled
+from slow_cases import slow_except
 
 ROOT = Path(__file__).parent.parent
 CPU = ROOT / "csrc" / "cpu"
@@ -97,12 +98,8 @@ def cache(request: pytest.FixtureRequest) -> Path:
     return request.config.cache.mkdir("cpu_kernel")
 
 
-# The kernels of all instruction sets are the same templates, which take more than a minute to compile under sanitizers.
-# Where there are wider vectors, the default run has the portable kernels under ThreadSanitizer only (below).
-ISAS = [pytest.param("portable", marks=[pytest.mark.slow] if X86 else []), "avx2", "avx512"]
-
-
-@pytest.fixture(scope="module", params=ISAS)
+# Kernels take more than a minute to compile under sanitizers.
+@pytest.fixture(scope="module", params=slow_except(KERNELS, [], turns="CPU kernels of"))
 def checked(cache: Path, request: pytest.FixtureRequest) -> Callable[..., str]:
     """The driver under AddressSanitizer and UndefinedBehaviorSanitizer, to be called with its arguments."""
     isa = request.param
@@ -120,7 +117,7 @@ def checked(cache: Path, request: pytest.FixtureRequest) -> Callable[..., str]:
 
 
 # Each round has every arithmetic, type of results and sort of call; more rounds have more sizes and layouts.
-@pytest.mark.parametrize("rounds", [1, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [1, 12])
 def test_results_and_epilogues_on_each_instruction_set(checked: Callable[..., str], rounds: int):
     assert f"{rounds} rounds, 0 failures" in checked("check", str(rounds))
 
@@ -129,6 +126,7 @@ def test_groups_whose_sizes_are_data_on_each_instruction_set(checked: Callable[.
     assert "groups: 10 rounds, 0 failures" in checked("groups", "10")
 
 
+@pytest.mark.slow(turn="CPU kernels in threads")
 def test_concurrent_calls_have_no_data_race(cache: Path):
     # Threads meet in the walks, which all instruction sets share.
     driver = build(cache, [*SANITIZED, "-fsanitize=thread"], isa="portable", of_kernels=UNOPTIMIZED)
@@ -139,7 +137,7 @@ def test_concurrent_calls_have_no_data_race(cache: Path):
     assert "groups: 1 rounds, 0 failures" in run([*prefix, driver, "groups", "1"])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(turn="CPU kernels of aarch64")
 def test_neon_under_qemu(cache: Path):
     compiler = shutil.which("aarch64-linux-gnu-g++")
     qemu = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")

@@ -22,6 +22,7 @@ def rows_for(n: int, dtype: str) -> int:
 
 @settings(max_examples=6, deadline=None)
 @given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 67), st.sampled_from(["float32", "float64"]))
+@pytest.mark.slow
 def test_tall_products(n: int, k: int, more: int, dtype: str):
     with jax.enable_x64(True):
         rng = np.random.default_rng(n * 41 + k)
@@ -32,7 +33,7 @@ def test_tall_products(n: int, k: int, more: int, dtype: str):
         assert np.abs(np.asarray(C) - truth).max() <= 2 * (k + 1) * np.finfo(dtype).eps * max(k, 1)
 
 
-@pytest.mark.parametrize("n", slow_except([3, 8, 12, 16], [3, 16]))
+@pytest.mark.parametrize("n", slow_except([3, 8, 12, 16], [3]))
 def test_an_epilogue_and_the_bits_of_a_smaller_product(n: int):
     """The way in which results are written does not change their bits."""
     m, k = rows_for(n, "float32"), 16
@@ -65,7 +66,7 @@ def test_a_batch_that_is_large_together():
         np.testing.assert_allclose(C, A.astype(np.float64) @ B, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", slow_except(["float32", "float64", "complex64"], ["float32", "complex64"]))
+@pytest.mark.parametrize("dtype", slow_except(["float32", "float64", "complex64"], ["float32"]))
 @pytest.mark.parametrize(("m", "n", "k"), [(61, 16, 20_011), (137, 3, 9973), (100, 31, 12_289), (33, 70, 8209)])
 def test_a_deep_k_by_some_rows_and_some_of_it_at_a_time(m: int, n: int, k: int, dtype: str):
     """B's part of K is more than the level-2 cache keeps; few rows alone are less than what is cut up, and the same."""

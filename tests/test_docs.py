@@ -22,6 +22,23 @@ def test_python_is_run_by_the_build(page):
         assert text.startswith("---\nfile_format: mystnb\n"), f"docs/{page} lacks the header of docs/quickstart.md"
 
 
+def test_cited_decisions_exist():
+    """Comments cite "docs/design/latency.md, L12": a page, and a key on it."""
+    cited = set()
+    for folder in ("csrc", "jax_vbgemm", "benchmarks", "tools"):
+        for file in (DOCS.parent / folder).rglob("*"):
+            if file.suffix in (".h", ".cc", ".cu", ".def", ".py", ".toml"):
+                text = re.sub(r"\n\s*(?://|#)?\s*", " ", file.read_text())
+                cited |= set(re.findall(r"docs/design/([a-z-]+)\.md(?:, ([A-Z]\d+))?", text))
+    assert len(cited) > 15
+    missing = []
+    for page, key in sorted(cited):
+        text = (DOCS / "design" / f"{page}.md").read_text()
+        if key and f"({key.lower()})=" not in text:
+            missing.append(f"{page}.md, {key}")
+    assert not missing
+
+
 MODULES = [
     "jax_vbgemm",
     "jax_vbgemm.blocksparse",

@@ -122,6 +122,7 @@ def test_on_each_device():
         oracle.check(Cs, As, Bs)
 
 
+@pytest.mark.slow
 def test_persistent_compilation_cache(tmp_path):
     """A second process finds the program in the cache and gets the same bits."""
     script = textwrap.dedent("""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.matmul.reference import FUNCTIONS
+from jax_vbgemm._src.epilogue import FUNCTIONS
 
 REAL = ["float32", "float64", "bfloat16", "float16"]
 

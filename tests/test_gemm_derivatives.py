@@ -39,7 +39,9 @@ def test_linear_transpose():
     def f(As, Cs, bias):
         return vb.batched_gemm(As, Bs, Cs, alpha=alpha, beta=beta, bias=bias)
 
-    ours = jax.linear_transpose(f, As, Cs, bias)(Cs)
+    ours = jax.jit(jax.linear_transpose(f, As, Cs, bias))(Cs)
+    As, Bs, Cs, bias = jax.device_get((As, Bs, Cs, bias))
+    beta = np.asarray(beta)
     theirs = ([al * c @ b.T for al, b, c in zip(alpha, Bs, Cs, strict=True)],
               [be * c for be, c in zip(beta, Cs, strict=True)], [c.sum(0) for c in Cs])  # fmt: skip
     for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
@@ -50,7 +52,7 @@ def test_linear_transpose():
         jax.linear_transpose(lambda alpha: vb.batched_gemm(As, Bs, alpha=alpha), jnp.float64(1))(Cs)
 
 
-@pytest.mark.parametrize("activation", slow_except([None, "tanh", "gelu", "silu", "sigmoid", "relu"], [None, "silu"]))
+@pytest.mark.parametrize("activation", slow_except([None, "tanh", "gelu", "silu", "sigmoid", "relu"], ["silu"]))
 def test_derivatives_in_everything(activation):
     As, Bs, Cs, bias = small()
 
@@ -61,6 +63,7 @@ def test_derivatives_in_everything(activation):
     oracle.check_grads(f, args, order=2, modes=["fwd", "rev"], atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_derivatives_of_complex():
     As, Bs, Cs, bias = operands("complex128", sizes=[(3, 4, 2)])
     f = functools.partial(vb.batched_gemm, alpha=1 + 1j, beta=0.5j)
@@ -75,8 +78,10 @@ def test_derivative_with_respect_to_beta_at_zero():
     def f(beta):
         return sum(c.sum() for c in vb.batched_gemm(As, Bs, Cs, beta=beta))
 
-    np.testing.assert_allclose(jax.grad(f)(0.0), sum(float(c.sum()) for c in Cs), rtol=1e-12)
-    np.testing.assert_allclose(jax.jacfwd(f)(0.0), sum(float(c.sum()) for c in Cs), rtol=1e-12)
+    expected = sum(float(np.sum(c)) for c in Cs)
+    np.testing.assert_allclose(
+        jax.jit(lambda beta: (jax.grad(f)(beta), jax.jacfwd(f)(beta)))(0.0), expected, rtol=1e-12
+    )
 
 
 def test_a_gradient_with_its_forward_is_two_calls():
@@ -91,7 +96,7 @@ def test_a_gradient_with_its_forward_is_two_calls():
     assert jax.jit(f).lower(As, Bs, Cs, bias).as_text().count("custom_call @vbgemm_v1") == 1
 
 
-@pytest.mark.parametrize("activation", slow_except([None, "relu", "gelu"], [None, "gelu"]))
+@pytest.mark.parametrize("activation", slow_except([None, "relu", "gelu"], ["gelu"]))
 @pytest.mark.parametrize("dtype", slow_except(["bfloat16", "float16"], ["bfloat16"]))
 def test_gradients_of_16_bit_products_are_16_bit_products(dtype, activation):
     """As in XLA: sums before an epilogue have the accumulator's dtype, but their cotangents have the result's dtype."""
@@ -104,7 +109,9 @@ def test_gradients_of_16_bit_products_are_16_bit_products(dtype, activation):
     gradient = jax.grad(f, (0, 1, 2))
     jaxpr = jax.make_jaxpr(gradient)(As, Bs, bias, Cs)
     calls = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "batched_matmul"]
-    factors = [c.invars[i].aval.dtype for c in calls for term in c.params["terms"] for i in (term.lhs, term.rhs)]
+    factors = [
+        c.invars[i].aval.dtype for c in calls for term in c.params["batched"].terms for i in (term.lhs, term.rhs)
+    ]
     assert len(calls) == 2
     assert set(factors) == {jnp.dtype(dtype)}
 
@@ -127,8 +134,8 @@ def test_a_relu_is_differentiated_from_its_result():
     forward, backward = (
         eqn for eqn in jax.make_jaxpr(jax.grad(f, (0, 1)))(As, Bs, bias).eqns if eqn.primitive.name == "batched_matmul"
     )
-    assert all(epilogue.activation == "relu" for epilogue in forward.params["epilogues"])
-    assert not backward.params["epilogues"]
+    assert all(epilogue.activation == "relu" for epilogue in forward.params["batched"].epilogues)
+    assert not backward.params["batched"].epilogues
 
 
 @pytest.mark.parametrize("alpha", [1e-4, jnp.float32(1e-4)])
@@ -140,7 +147,7 @@ def test_a_relu_has_a_slope_where_its_result_rounds_to_zero(alpha):
     np.testing.assert_allclose(values, [1, 0, 0], rtol=1e-3)
 
 
-@pytest.mark.parametrize("mapped", slow_except(["A", "C", "bias", "alpha", "beta", "all"], ["A", "beta", "all"]))
+@pytest.mark.parametrize("mapped", slow_except(["A", "C", "bias", "alpha", "beta", "all"], ["A", "beta"]))
 def test_vmap(mapped):
     As, Bs, Cs, bias = small()
     args = {"A": As, "B": Bs, "C": Cs, "bias": bias, "alpha": jnp.asarray(2.0), "beta": jnp.asarray([0.5, 0.0])}

@@ -51,7 +51,7 @@ def test_alpha_beta_and_derivatives():
 def test_kernels_are_told_that_results_are_symmetric_and_operands_are_passed_once():
     call = jax.make_jaxpr(vb.batched_gram)([jnp.ones((3, 4)), jnp.ones((2, 5, 4))])
     (equation,) = [eqn for eqn in call.eqns if eqn.primitive.name == "batched_matmul"]
-    assert [term.symmetric for term in equation.params["terms"]] == [True, True]
+    assert [term.symmetric for term in equation.params["batched"].terms] == [True, True]
     assert len(equation.invars) == 2
 
 

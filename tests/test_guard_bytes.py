@@ -49,6 +49,7 @@ def case(problems, dtype):
 
 # On a CPU all dtypes have the code of these tests' windows in common.
 @pytest.mark.parametrize("dtype", slow_except(DTYPES, ["bfloat16"] if jax.default_backend() == "cpu" else DTYPES))
+@pytest.mark.slow
 def test_guards_around_windows(dtype, tmp_path, monkeypatch):
     # On a CPU each program takes seconds to compile, and no kernel stores more than the elements of its result.
     problems = ALL_PROBLEMS[::9] if jax.default_backend() == "cpu" else ALL_PROBLEMS

@@ -10,10 +10,10 @@ import jax_vbgemm as vb
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.addresses import address
-from jax_vbgemm._src.matmul.contract import Into, contract
+from jax_vbgemm._src.matmul.contract import contract
 from jax_vbgemm._src.matmul.descriptors import pack, problem_table
 from jax_vbgemm._src.matmul.layout import Layout
-from jax_vbgemm._src.matmul.primitive import Term, Window, sizes_of
+from jax_vbgemm._src.matmul.primitive import Batched, Target, Term, Window, sizes_of
 from jax_vbgemm._src.planner import plan_problems, resolve_planner
 from jax_vbgemm._src.records import EPILOGUE
 
@@ -184,11 +184,11 @@ def test_insane_tiles_are_clamped(seed):
 
 def windowed(read, write):
     """A 4 x 5 matrix read in a buffer of 60 and multiplied by 5 x 3 into a buffer of 40, at layouts nobody checked."""
-    options = {"precision": None, "planner": resolve_planner("auto"), "implementation": "kernel"}
+    options = {"planner": resolve_planner("auto"), "implementation": "kernel"}
     x, w, base = (oracle.random((size,), "float32", size) for size in (60, 15, 40))
-    operands = [vb.View.with_layout(x, read), w.reshape(5, 3)]
-    into = Into([Window(0, write)], [base.shape], [base])
-    return contract(operands, [Term(0, 1, 0)], [x.dtype], into=into, **options)[0], (x, w, base)
+    operands = [vb.View.with_layout(x, read), w.reshape(5, 3), base]
+    places = {"writes": (Window(0, write),), "targets": (Target(base.shape, 2),)}
+    return contract(operands, Batched((Term(0, 1, 0),), (x.dtype,), **places, **options))[0], (x, w, base)
 
 
 READ, WRITE = Layout((((4, 12),), ((5, 2),)), 7), Layout((((4, 9),), ((3, 3),)), 4)

@@ -13,6 +13,7 @@ ROOMS = [
     "_src.arithmetic",
     "_src.compiled_tiles",
     "_src.shown",
+    "_src.epilogue",
     "_src.records",
     "_src.problem",
     "_src.planner.tables",

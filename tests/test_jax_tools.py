@@ -47,12 +47,14 @@ def differentiate_and_map(As, Bs):
     )
 
 
+@pytest.mark.slow
 def test_nothing_leaks():
     with jax.checking_leaks():
         jax.jit(vb.batched_matmul)(*operands())
         jax.jit(differentiate_and_map).lower(*operands(FEW))
 
 
+@pytest.mark.slow
 def test_without_jit():
     wanted = jax.jit(differentiate_and_map)(*operands(FEW))
     with jax.disable_jit():
@@ -112,6 +114,7 @@ def test_modules_hold_operands_and_are_operands():
     oracle.check(product.weights, [x, x], module.weights)
 
 
+@pytest.mark.slow
 def test_a_call_in_a_forked_process():
     """XLA's pool has no threads in a forked process: a program that waits for one of them never returns."""
     code = """

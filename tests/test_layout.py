@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 
 from jax_vbgemm._src.matmul.addresses import addresses
-from jax_vbgemm._src.matmul.layout import Layout, covers, dense, overlap
+from jax_vbgemm._src.matmul.layout import Layout
+from jax_vbgemm._src.matmul.overlap import covers, overlap
 
 LEVEL = st.tuples(st.integers(1, 4), st.sampled_from([0, 1, 2, 3, 4, 6, 12, 24]))
 LAYOUT = st.builds(
@@ -101,16 +102,16 @@ def test_addresses_of_two_levels(order, out_order, sizes, n, cut):
     two_levels = ((sizes[0], s[0]), (sizes[1], s[1]))
     m = sizes[0] * sizes[1]
     if cut == "rows":
-        a, b = Layout((two_levels, ((5, s[2]),))), dense((5, 5))
+        a, b = Layout((two_levels, ((5, s[2]),))), Layout.row_major((5, 5))
         c = Layout((((sizes[0], t[0]), (sizes[1], t[1])), ((5, t[2]),)))
     else:
-        a, b, c = Layout((((5, s[2]),), two_levels)), dense((m, n)), dense((5, n))
-    group = addresses(((a, b),), c)
+        a, b, c = Layout((((5, s[2]),), two_levels)), Layout.row_major((m, n)), Layout.row_major((5, n))
+    products = addresses(((a, b),), c)
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 9, len(x)), rng.integers(0, 9, b.size)
     result = np.zeros(c.size, int)
-    assert group is not None
-    for _, at in group.products:
+    assert products is not None
+    for at in products:
         left, right, out = (
             matrix(place, at.batch, at.inner_batch, *size)
             for place, size in ((at.a, (at.m, at.k)), (at.b, (at.k, at.n)), (at.c, (at.m, at.n)))

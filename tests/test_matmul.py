@@ -200,7 +200,7 @@ def test_a_shared_operand_is_one_operand():
     oracle.check(vb.batched_matmul([x] * 3, ws), [x] * 3, ws)
 
 
-@pytest.mark.parametrize("count", [1, 100, 1500])
+@pytest.mark.parametrize("count", slow_except([1, 100, 1500], [1, 100]))
 def test_many_problems(count):
     rng = np.random.default_rng(count)
     sizes = rng.integers(1, 12, (count, 3))

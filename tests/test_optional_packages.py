@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 # Each row: a module of the package, a package that is missing, and what the error says.
 CASES = [
     ("flax", "flax", "pip install jax-vbgemm[flax]"),
@@ -30,6 +32,7 @@ for module, missing in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
 """
 
 
+@pytest.mark.slow
 def test_the_package_needs_no_extra_and_errors_name_them():
     """In one process: importing the package imports none of them, and starts none of JAX's backends."""
     arguments = [word for module, missing, _ in CASES for word in (module, missing)]

@@ -252,6 +252,7 @@ def test_mistakes_are_named():
         vb.batched_matmul(vb.pack({"c": TREE["c"]}), vb.pack({"c": TREE["c"]}))
 
 
+@pytest.mark.slow
 def test_members_of_another_dtype():
     """jax.tree.map changes the buffer's dtype and no layout: optax does that for momenta in bfloat16."""
     single = vb.pack([x.astype("float32") for x in MATRICES])
@@ -338,6 +339,7 @@ def test_padding_reaches_no_result_and_no_gradient():
         same(everything(*tainted), expected)
 
 
+@pytest.mark.slow
 def test_norms_of_large_members_and_their_gradients():
     """Runs of many sums of sums; the gradient of a member is its direction, and that of zeros is zero."""
     shapes = [(300, 37), (1, 1), (0, 3), (2, 3), (65, 33)]
@@ -356,6 +358,7 @@ def test_norms_of_large_members_and_their_gradients():
     np.testing.assert_array_equal(infinite.norms(), [np.inf, np.nan, 5.0])
 
 
+@pytest.mark.slow
 def test_norms_and_arithmetic_are_a_few_operations():
     """Whatever the number of members, so that XLA compiles them in less than a second."""
 

@@ -27,6 +27,8 @@ def test_names_of_precisions(given, name):
 def test_an_unknown_precision_names_the_option():
     with pytest.raises(ValueError, match="precision: unknown name 'foo'"):
         vb.plan([(8, 8, 8)], device="h100", precision="foo")
+    with pytest.raises(ValueError, match="unknown name 'tf32'; 'default' is TF32 on a GPU"):
+        vb.batched_matmul([jnp.ones((2, 2))], [jnp.ones((2, 2))], precision="tf32")
 
 
 def test_a_plan_says_how_products_are_formed():

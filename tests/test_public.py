@@ -77,7 +77,7 @@ FUNCTIONS = [
     for name, names in {
         "jax_vbgemm": (
             "autotune", "available_backends", "batched_gemm", "batched_gram", "batched_matmul", "batched_matmul_sum",
-            "expert_parallel", "group", "newton_schulz", "pack", "plan", "ragged_dot", "ragged_dot_general",
+            "expert_parallel", "group", "newton_schulz", "pack", "plan", "quantize", "ragged_dot", "ragged_dot_general",
             "ragged_matmul", "target",
         ),
         "jax_vbgemm.blocksparse": ("tensordot",),
@@ -85,7 +85,7 @@ FUNCTIONS = [
         "jax_vbgemm.flax.nnx": ("batched_linear",),
         "jax_vbgemm.moe": (
             "balanced_bias", "clamped_swiglu", "combine", "dispatch", "expert_mlp", "gated_dot", "load_balance_loss",
-            "route", "router_z_loss",
+            "quantize_experts", "route", "router_z_loss",
         ),
         "jax_vbgemm.optax": (
             "apply_updates", "muon", "orthogonalize", "pack_state", "pack_tree", "scale_by_muon", "scale_by_shape",
@@ -96,7 +96,7 @@ FUNCTIONS = [
 ]  # fmt: skip
 
 
-CLASSES = [("jax_vbgemm", name) for name in ("RaggedArray", "View", "View.of")] + [
+CLASSES = [("jax_vbgemm", name) for name in ("RaggedArray", "Scaled", "View", "View.of")] + [
     *(
         (f"jax_vbgemm.flax.{api}", name)
         for api in ("linen", "nnx")

@@ -67,7 +67,8 @@ ERRORS = [
     (([x(2, 2)], [x(2, 2)]), {"implementation": "cuda"}, "implementation must be None, 'kernel' or 'xla', not 'cuda'"),
     (([x(2, 2)], [x(2, 2)]), {"planner": "best"}, "best.*coordinated"),
     (([x(2, 2)], [x(2, 2)]), {"precision": "sloppy"}, "batched_matmul: precision: unknown name .sloppy."),
-    (([x(2, 2)], [x(2, 2)]), {"precision": "tf32"}, "'tf32'; known are 'default', 'high', 'highest', .*'TF32_TF32_F32'"),
+    (([x(2, 2)], [x(2, 2)]), {"precision": "tf32"}, "'tf32'; 'default' is TF32 on a GPU with tensor cores"),
+    (([x(2, 2)], [x(2, 2)]), {"precision": "low"}, "'low'; known are 'default', 'high', 'highest', .*'TF32_TF32_F32'"),
     (([x(2, 2), x(2, 2)], [x(2, 2), x(2, 2, dtype="float64")]), {}, r"As\[1\] is float32\(2, 2\) but Bs\[1\] is float64\(2, 2\)"),
 ]  # fmt: skip
 

@@ -17,6 +17,14 @@ def test_the_examples_run():
 
 
 def test_links_lead_somewhere():
-    links = re.findall(r"\]\(([^)#]+)\)", README.read_text())
-    assert links
+    links = re.findall(r"\]\(([^)#:]+)[)#]", README.read_text())
+    assert len(links) > 20
     assert [link for link in links if not (README.parent / link).exists()] == []
+
+
+def test_the_site_opens_with_the_table_of_the_readme():
+    wanted, shown = (
+        re.search(r"^\| I want .*?\n\n", page.read_text(), re.DOTALL | re.MULTILINE)[0]
+        for page in (README, README.parent / "docs" / "index.md")
+    )
+    assert wanted == shown.replace("](guides/", "](docs/guides/")

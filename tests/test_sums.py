@@ -183,6 +183,7 @@ def assert_equal(ours, expected):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11), ours, expected)
 
 
+@pytest.mark.slow
 def test_derivatives_of_two_orders_and_vmap():
     As, Bs, *_ = example()
     ours, plain = loss(None), loss("xla")

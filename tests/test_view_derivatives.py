@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from slow_cases import slow_except
 from view_linear_map import ARGUMENTS, CHANNELS, NODES, OUT, calls_of, check, features, linear, linear_in_jnp
 
 import jax_vbgemm as vb
 
 
-@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("activation", slow_except([None, "silu"], ["silu"]))
 def test_derivatives_to_second_order(activation):
     f = jax.nn.silu if activation else lambda y: y
     seen = features((NODES, 4 * OUT + 1), 7)
@@ -40,7 +41,12 @@ def test_tangents_of_some_members():
     check(moved(linear), moved(linear_in_jnp))
 
 
-@pytest.mark.parametrize("mapped", [(0, None, None), (None, 0, None), (None, None, 1), (1, [0, None], None)])
+SINGLE = [(0, None, None), (None, 0, None), (None, None, 1)]
+
+
+@pytest.mark.parametrize(
+    "mapped", [(1, [0, None], None), *(pytest.param(one, marks=pytest.mark.slow) for one in SINGLE)]
+)
 def test_vmap(mapped):
     def stretched(x, axis):
         return x if axis is None else jnp.moveaxis(features((2, *x.shape), 11), 0, axis)
@@ -91,6 +97,7 @@ def test_overlapping_views_of_one_array_add_their_cotangents():
     check(jax.jit(jax.grad(loss(windows)))(x), jax.grad(loss(expected))(x))
 
 
+@pytest.mark.slow
 def test_a_sum_that_is_scaled_stays_one_in_its_derivatives():
     a, b, bias = features((4, 3), 1), features((3, 5), 2), features((5,), 3)
 
@@ -123,6 +130,7 @@ def test_a_sum_that_is_scaled_stays_one_in_its_derivatives():
 
 
 @pytest.mark.multidevice(2)
+@pytest.mark.slow
 def test_shard_map():
     mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
     x, weights, base = features((6, 4 * CHANNELS + 2), 1), ARGUMENTS[1], features((6, 4 * OUT + 1), 2)

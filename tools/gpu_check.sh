@@ -37,15 +37,19 @@ start() {  # name, seed, command...
 sanitized() {  # tool, command...: its own allocator, as memcheck does not see overruns inside of a pool
   XLA_PYTHON_CLIENT_ALLOCATOR=platform compute-sanitizer --tool "$1" --kernel-name kns=vbgemm "${@:2}"
 }
-# The tool itself dies of a segmentation fault in some processes, the sooner the more calls they make: a process for every five, and such a
-# death (139 without a report) counts as a process that checked nothing. One that found nothing in as many processes as died has not run.
+# The tool, or the process under it at its end, dies of a segmentation fault now and then, the sooner the more calls it makes: a process for
+# every five, and such a death without a report counts as a process that checked nothing. One that found nothing in as many processes as died has not run.
+is_death() {  # status, log
+  ! grep -qaE 'SUMMARY: [1-9]|Race reported|Invalid|^FAIL|displayed \([1-9]' "$2" &&
+    { [ "$1" = 139 ] || grep -qa "process didn't terminate successfully" "$2"; }
+}
 sanitized_calls() {  # tool, the first seed, options of random_calls.py...
   local at=$2 end=$((SECONDS + seconds)) checked=0 died=0 status said=$work/said.$BASHPID
   while [ $((checked + died)) = 0 ] || [ $SECONDS -lt $end ]; do
     status=0
     "$1" "$python" "$root/tests/random_calls.py" --seed "$at" --count 5 --seconds 1000000 "${@:3}" >"$said" 2>&1 || status=$?
     cat "$said"
-    if [ $status = 139 ] && ! grep -qE 'SUMMARY|Race reported|Invalid|^FAIL' "$said"; then
+    if is_death "$status" "$said"; then
       died=$((died + 1))
     elif [ $status = 0 ]; then
       checked=$((checked + 1))

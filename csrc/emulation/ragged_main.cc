@@ -62,10 +62,14 @@ bool check(uint64_t seed, int calls, const std::vector<DType>& dtypes) {
     for (int run = 0; run < 2; ++run) {
       random.spoil_results();
       if (launch_ragged(random.call(), {}) != kSuccess) return failed(i, "its launch failed");
-      if (run == 1 && random.results() != before) return failed(i, "its two runs gave different bits");
+      if (run == 1 && random.results() != before) {
+        random.describe();
+        return failed(i, "its two runs gave different bits");
+      }
       before = random.results();
     }
     random.check();
+    if (ragged_failures) random.describe();
   }
   std::printf("%s %d calls\n", ragged_failures ? "FAIL" : "PASS", calls);
   return ragged_failures == 0;

@@ -13,7 +13,6 @@ import numpy as np
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes
-from jax_vbgemm._src.elementwise.packed_norms import packed_norms
 from jax_vbgemm._src.many_devices.divided import divided
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
 from jax_vbgemm._src.matmul.options import checked_implementation
@@ -26,6 +25,7 @@ from jax_vbgemm._src.newton_schulz_norms import (
     divisors_of,
     norm_of,
     norms_of,
+    packed_norms,
     rescale_aol,
     rescale_schatten,
     small_size,
@@ -375,19 +375,12 @@ def _scales(scale: Any, count: int) -> Any:
 
 def _is_tall(shape: Sequence[Any]) -> bool:
     """Whether a matrix has more rows than columns; False where symbolic sizes don't determine it."""
-    try:
-        return bool(shape[-2] > shape[-1])
-    except jax.errors.InconclusiveDimensionOperation:
-        return False
+    return compat.certainly(lambda: shape[-2] > shape[-1])
 
 
 def _sizes_tell(shape: Sequence[Any]) -> bool:
     """Whether symbolic sizes determine which one is larger."""
-    try:
-        bool(shape[-2] > shape[-1])
-        return True
-    except jax.errors.InconclusiveDimensionOperation:
-        return False
+    return _is_tall(shape) or compat.certainly(lambda: shape[-2] <= shape[-1])
 
 
 def _rounded(coeffs: Any, dtype: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.elementwise.square_sums import square_sums, squares
 from jax_vbgemm._src.matmul.norms import root
+from jax_vbgemm._src.matmul.packed import RaggedArray
 from jax_vbgemm._src.matmul.reference import accumulator
 
 _RESCALING_EPS = 1e-8  # for "aol" and "schatten", the same constant as in optax
@@ -65,6 +67,12 @@ def norms_of(xs: list[jax.Array], small: int) -> jax.Array:
     if others:
         norms.append(jnp.stack([norm_of(xs[i], "frobenius") for i in others]))
     return norms[0] if len(norms) == 1 else jnp.concatenate(norms)[np.argsort(together + others)]
+
+
+def packed_norms(x: RaggedArray, indices: Sequence[int]) -> jax.Array:
+    """The Frobenius norm of each of some members, (len(indices),), in a few operations for all of them; NaN where an
+    element is infinite."""
+    return root(x.member_sums(squares(x.without_padding()), indices))
 
 
 def rescale_aol(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> tuple[jax.Array, jax.Array]:

@@ -22,12 +22,9 @@ def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
 
 
-OPERAND = _dtype("Operand")
 PROBLEM = _dtype("Problem")
-SCALAR = _dtype("Scalar")
 EPILOGUE = _dtype("Epilogue")
 RUN = _dtype("TileRun")
-PART = _dtype("Part")
 READY_TILE = _dtype("ReadyTile")
 SPLIT_TILE = _dtype("SplitTile")
 

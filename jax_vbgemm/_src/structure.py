@@ -59,6 +59,11 @@ def _count(children: list[Any]) -> str:
     return "1 entry" if len(children) == 1 else f"{len(children)} entries"
 
 
+def is_none(x: Any) -> bool:
+    """For trees in which None counts as a leaf."""
+    return x is None
+
+
 def path_of(structure: Any, index: int) -> str:
     """The path of leaf `index` in a tree of this structure, as in ['w'][3]."""
     tree = jax.tree.unflatten(structure, range(structure.num_leaves))

@@ -30,6 +30,7 @@ def made_up(samples, model_is_right=True):
     return listed, times
 
 
+@pytest.mark.slow
 def test_the_forest_learns_the_rule_and_is_compared(tmp_path):
     forest, found = train(*made_up(200))
     assert found.samples == 200

@@ -22,7 +22,7 @@ def test_variants_agree(program):
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the CPU's decisions")
-@pytest.mark.parametrize("program", slow_except(whole_programs.PROGRAMS, ["blocks", "species"]))
+@pytest.mark.parametrize("program", slow_except(whole_programs.PROGRAMS, ["blocks"]))
 def test_group_leaves_small_programs_of_a_cpu_as_they_are(program):
     for case in whole_programs.cases_of(program, "small"):
         before, after = (

@@ -21,8 +21,9 @@ from emulated_check import (
 
 from jax_vbgemm import _core
 from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
-from jax_vbgemm._src.matmul.activation import activation_number
+from jax_vbgemm._src.epilogue import activation_number
 from jax_vbgemm._src.matmul.descriptors import KINDS
+from jax_vbgemm._src.ragged.primitive import CALL, OPERANDS, REQUIRED
 
 pytestmark = emulated_call.MARKS
 
@@ -67,8 +68,13 @@ def call(
     wide = jnp.float32 if lhs.dtype.itemsize == 2 else lhs.dtype
     shape = (groups, k, n) if contraction else (m, n)
     shape = (*batch, *shape)
-    extras = [(bias, dtype), (row_scale, wide), (offset, jnp.int32), (gather, jnp.int32), (None, dtype)]
-    buffers = [jnp.zeros(0, of) if extra is None else jnp.asarray(extra, of) for extra, of in extras]
+    types = {"factor": lhs.dtype, "result": dtype, "accumulator": wide, "index": jnp.int32}
+    given = {"bias": bias, "row_scale": row_scale, "group_offset": offset, "gather": gather}
+    buffers = [
+        jnp.zeros(0, types[OPERANDS[name].type]) if given.get(name) is None
+        else jnp.asarray(given[name], types[OPERANDS[name].type])
+        for name in CALL[len(REQUIRED) :]
+    ]  # fmt: skip
     row = next(i for i, row in enumerate(COMPILED_TILES) if row.is_gpu and (row.name, row.threads) == TILES[tile])
     _, workspace = _core.ragged_list(m, k, n, groups, sizes.shape[-1], contraction, row)
     results = [jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct((workspace - missing_bytes,), jnp.uint8)]
@@ -78,6 +84,7 @@ def call(
         "transpose_rhs": np.bool_(transpose_rhs),
         "activation": np.int64(activation_number(activation)),
         "gated": np.bool_(gated),
+        "halves": np.int64(0),
         "shape": np.int64(0),
         "counted": np.bool_(False),
         "tile": np.int64(row),

@@ -1,5 +1,6 @@
 """The pipelined kernels of ragged products on the CPU: random calls, and mistakes planted in the kernels."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from emulated_check import (
     CSRC,
     PIPELINED,
     PIPELINED_F16,
+    PIPELINED_FLOAT8,
     PIPELINED_TF32,
     SANITIZE,
     Builder,
@@ -16,6 +18,7 @@ from emulated_check import (
     change,
     first_fault,
 )
+from slow_cases import slow_except
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
 
@@ -33,10 +36,30 @@ def test_random_calls(builder: Builder, seed: int, calls: int) -> None:
     assert_passes(executable, *options, common=[])
 
 
-@pytest.mark.parametrize("seed", [pytest.param(i, marks=pytest.mark.slow(turn=f"ragged {i % 8}")) for i in range(40)])
-def test_random_calls_of_all_types(builder: Builder, seed: int) -> None:
+@pytest.mark.parametrize("part", slow_except(range(8), [], turns="ragged, random calls of all types"))
+def test_random_calls_of_all_types(builder: Builder, part: int) -> None:
+    """Other calls each day."""
     executable = builder.ragged_executable([*PIPELINED, *PIPELINED_F16, *PIPELINED_TF32], OPTIMIZED)
+    seed = 8 * int(os.environ["VBGEMM_SLOW_PART"]) + part
     assert_passes(executable, "--calls", "40", "--seed", str(seed), common=[])
+
+
+SLOW_FLOAT8 = [pytest.param(seed, 40, marks=pytest.mark.slow(turn="ragged, 8 bits")) for seed in range(1, 5)]
+
+
+@pytest.mark.parametrize(("seed", "calls"), [(0, 12), *SLOW_FLOAT8])
+def test_random_calls_of_8_bits(builder: Builder, seed: int, calls: int) -> None:
+    executable = builder.ragged_executable(PIPELINED_FLOAT8 if seed else PIPELINED_FLOAT8[:1], OPTIMIZED)
+    options = [
+        "--kinds",
+        "float8_e4m3fn",
+        *(["float8_e5m2"] if seed else []),
+        "--calls",
+        str(calls),
+        "--seed",
+        str(seed),
+    ]
+    assert_passes(executable, *options, common=[])
 
 
 @pytest.mark.slow(turn="ragged, sanitized")
@@ -46,126 +69,88 @@ def test_sanitizers(builder: Builder, seed: int) -> None:
     assert_passes(executable, "--calls", "30", "--seed", str(seed), common=[])
 
 
-# The source file, the correct text, and the wrong text. The first of each sort is found in every run of the tests.
+# The source file, the correct text, and the wrong text.
 MISTAKES = {
-    "a missing arrival: a stage not released to the other thread block": (
-        "sm90/block.h",
-        "    if (Cut::kCluster > 1) arrive_at(shared_.empty[stage], rank_ ^ 1);\n",
-        "",
-    ),
-    "a border row too many": (
-        "ragged/ragged_walk.h",
-        "lesser(rows - tile.row, +size.rows)",
-        "lesser(rows - tile.row + 1, +size.rows)",
-    ),
-}
+    "a missing arrival: a stage not released to the other thread block": ("sm90/block.h",
+        "    if (Cut::kCluster > 1) arrive_at(shared_.empty[stage], rank_ ^ 1);\n", ""),
+    "a border row too many": ("ragged/ragged_walk.h",
+        "lesser(rows - tile.row, +size.rows)", "lesser(rows - tile.row + 1, +size.rows)"),
+}  # fmt: skip
 MORE_MISTAKES = {
-    "a stale phase: gathered rows that are copied before their stage is free": (
-        "sm90/copy_gather.h",
-        "        wait_phase(shared_.empty[stages.index], stages.parity ^ 1);\n",
-        "",
-    ),
-    "a stale phase: a lane that has not seen that a tile may be overwritten": (
-        "sm90/source_groups.h",
-        "      wave_barrier();  // all lanes have seen the end of the phase, before that of the next can follow\n",
-        "",
-    ),
-    "results stored where they should be added": (
-        "sm90/store.h",
-        "if (kClipped && kElement == 4 && to.adds) {",
-        "if (kClipped && kElement == 4 && to.adds && left > 0) {",
-    ),
-    "zeros stored in place of an accumulator without rows": (
-        "sm90/store_groups.h",
-        "if (!accumulates()) vbgemm::store_zeros",
-        "vbgemm::store_zeros",
-    ),
-    "a gathered row that does not exist": (
-        "sm90/copy_gather.h",
+    "a stale phase: gathered rows that are copied before their stage is free": ("sm90/copy_gather.h",
+        "        wait_phase(shared_.empty[stages.index], stages.parity ^ 1);\n", ""),
+    "a stale phase: a lane that has not seen that a tile may be overwritten": ("sm90/source_groups.h",
+        "      wave_barrier();  // all lanes have seen the end of the phase, before that of the next can follow\n", ""),
+    "results stored where they should be added": ("sm90/store.h",
+        "if (kClipped && kElement == 4 && to.adds) {", "if (kClipped && kElement == 4 && to.adds && left > 0) {"),
+    "zeros stored in place of an accumulator without rows": ("sm90/store_groups.h",
+        "if (!accumulates()) vbgemm::store_zeros", "vbgemm::store_zeros"),
+    "a gathered row that does not exist": ("sm90/copy_gather.h",
         "min(max(parameters_.gather[tile.row + line], 0), parameters_.lhs_rows - 1)",
-        "max(parameters_.gather[tile.row + line], 0)",
-    ),
-    "a stage announced before its gathered rows have come": (
-        "sm90/copy_gather.h",
-        "arrive_after_copies(shared_.full[stages.index]);",
-        "arrive(shared_.full[stages.index]);",
-    ),
-    "gathered columns behind the end of K": (
-        "sm90/copy_gather.h",
-        "const bool exists = column < parameters_.sizes.k;",
-        "const bool exists = column < parameters_.sizes.k + 8;",
-    ),
-    "a missing arrival: results that wait keep their tile": (
-        "sm90/store_groups.h",
-        "    release_tile(shared_, waiting_, lane_);\n",
-        "",
-    ),
-    "a tile released twice: also before its results are stored": (
-        "sm90/block.h",
-        "      if (!keeps_tile) release_tile(",
-        "      if (keeps_tile || !keeps_tile) release_tile(",
-    ),
-    "results forgotten at the end": (
-        "sm90/block.h",
+        "max(parameters_.gather[tile.row + line], 0)"),
+    "a stage announced before its gathered rows have come": ("sm90/copy_gather.h",
+        "arrive_after_copies(shared_.full[stages.index]);", "arrive(shared_.full[stages.index]);"),
+    "gathered columns behind the end of K": ("sm90/copy_gather.h",
+        "const bool exists = column < parameters_.sizes.k;", "const bool exists = column < parameters_.sizes.k + 8;"),
+    "a missing arrival: results that wait keep their tile": ("sm90/store_groups.h",
+        "    release_tile(shared_, waiting_, lane_);\n", ""),
+    "a tile released twice: also before its results are stored": ("sm90/block.h",
+        "      if (!keeps_tile) release_tile(", "      if (keeps_tile || !keeps_tile) release_tile("),
+    "results forgotten at the end": ("sm90/block.h",
         "      if (depth <= 0 || !computes) epilogue.store_waiting();\n      if (tile.ends()) break;\n",
-        "      if (tile.ends()) break;\n      if (depth == 0 || !computes) epilogue.store_waiting();\n",
-    ),
-    "a stage released twice": (
-        "sm90/mainloop.h",
-        "    before = stages.index;",
-        "    release(before = stages.index);",
-    ),
-    "NaN of the next group in A": (
-        "sm90/source_groups.h",
+        "      if (tile.ends()) break;\n      if (depth == 0 || !computes) epilogue.store_waiting();\n"),
+    "a stage released twice": ("sm90/mainloop.h", "    before = stages.index;", "    release(before = stages.index);"),
+    "NaN of the next group in A": ("sm90/source_groups.h",
         "for (int i = thread; i < count * (1 + Cut::kBoxesB); i += 128)",
-        "for (int i = thread + count; i < count * (1 + Cut::kBoxesB); i += 128)",
-    ),
-    "NaN of the next group in B": (
-        "sm90/source_groups.h",
-        "i < count * (1 + Cut::kBoxesB)",
-        "i < count",
-    ),
-    "rows of the next group in a contraction": (
-        "sm90/source_groups.h",
-        "    if (begin == end) return;\n",
-        "    if (begin % 2 == end % 2) return;\n",
-    ),
+        "for (int i = thread + count; i < count * (1 + Cut::kBoxesB); i += 128)"),
+    "NaN of the next group in B": ("sm90/source_groups.h", "i < count * (1 + Cut::kBoxesB)", "i < count"),
+    "rows of the next group in a contraction": ("sm90/source_groups.h",
+        "    if (begin == end) return;\n", "    if (begin % 2 == end % 2) return;\n"),
     "a chunk of K too few": ("sm90/mainloop.h", "left > 2 * Cut::kChunk", "left > 2 * Cut::kChunk + 1"),
-    "rows of the next group stored by TMA": (
-        "sm90/store.h",
-        "kClipped || to.rows >= 16) {",
-        "kClipped || to.rows >= 15) {",
-    ),
-    "results overwritten while they are stored": (
-        "sm90/store.h",
-        "    wait_stores_read();  // TMA has read what was staged before\n",
-        "",
-    ),
-    "half of the shared copies to one thread block only": (
-        "sm90/block.h",
-        "copy_box_to(3, to",
-        "copy_box_to(1 << rank_, to",
-    ),
-}
+    "rows of the next group stored by TMA": ("sm90/store.h",
+        "kClipped || to.rows >= 16) {", "kClipped || to.rows >= 15) {"),
+    "results overwritten while they are stored": ("sm90/store.h",
+        "    wait_stores_read();  // TMA has read what was staged before\n", ""),
+    "columns of both halves from the first array": ("sm90/block.h", "boxes.b[beside || behind]", "boxes.b[behind]"),
+    "steps of K of the second array from its end on": ("sm90/block.h",
+        "behind ? deep - boxes.split_depth : deep", "deep"),
+    "half of the shared copies to one thread block only": ("sm90/block.h",
+        "copy_box_to(3, to", "copy_box_to(1 << rank_, to"),
+}  # fmt: skip
 
 
 # In what TF32 alone has.
 OF_TF32 = {
     "vectors of A confused": ("sm90/mainloop.h", "(2 * chunk + i / 2) ^ (lane / 4)", "(2 * chunk + i / 2)"),
     "rows of A confused": ("sm90/mainloop.h", "from + i % 2 * (8 * 128)", "from + i / 2 * (8 * 128)"),
-    "sums of the tile before": (
-        "sm90/mainloop.h",
-        "moved(b, chunk * 32), sums, adds || chunk > 0)",
-        "moved(b, chunk * 32), sums, adds || chunk >= 0)",
-    ),
-}
+    "sums of the tile before": ("sm90/mainloop.h",
+        "moved(b, chunk * 32), sums, adds || chunk > 0)", "moved(b, chunk * 32), sums, adds || chunk >= 0)"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("mistake", MISTAKES | MORE_MISTAKES | OF_TF32)
+# In what 8-bit types alone have.
+OF_FLOAT8 = {
+    "scales of the first block of K": ("sm90/mainloop_scaled.h", "row_[i] += row_step_;", "row_[i] += 0;"),
+    "scales of the first block of columns": ("sm90/source_groups.h", "i * (Cut::kCols / 2)", "0 * (Cut::kCols / 2)"),
+    "products of the stage before": ("sm90/mainloop_scaled.h",
+        "moved(b, chunk * 32), products, chunk > 0)", "moved(b, chunk * 32), products, chunk > 0 || k > 0)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES | MORE_MISTAKES | OF_TF32 | OF_FLOAT8)
 def test_mistakes_can_be_made(tmp_path: Path, mistake: str) -> None:
     """Also those of the slow tests: the sources still have each text that a mistake replaces."""
-    name, right, wrong = (MISTAKES | MORE_MISTAKES | OF_TF32)[mistake]
+    name, right, wrong = (MISTAKES | MORE_MISTAKES | OF_TF32 | OF_FLOAT8)[mistake]
     change(tmp_path, CSRC / "gpu" / name, right, wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", OF_FLOAT8)
+def test_mistakes_in_8_bits_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
+    name, right, wrong = OF_FLOAT8[mistake]
+    change(tmp_path, CSRC / "gpu" / name, right, wrong)
+    executable = builder.ragged_executable(PIPELINED_FLOAT8[:1], OPTIMIZED, tmp_path)
+    assert first_fault(executable, "--kinds", "float8_e4m3fn", "--calls", "20", common=[])
 
 
 @pytest.mark.slow
@@ -177,7 +162,7 @@ def test_mistakes_in_tf32_are_caught(builder: Builder, tmp_path: Path, mistake: 
     assert first_fault(executable, "--kinds", "float32", "--calls", "20", common=[])
 
 
-@pytest.mark.parametrize("mistake", [*MISTAKES, *(pytest.param(one, marks=pytest.mark.slow) for one in MORE_MISTAKES)])
+@pytest.mark.parametrize("mistake", slow_except(MISTAKES | MORE_MISTAKES, []))
 def test_mistakes_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
     name, right, wrong = (MISTAKES | MORE_MISTAKES)[mistake]
     change(tmp_path, CSRC / "gpu" / name, right, wrong)

@@ -11,6 +11,7 @@ import oracle
 import pytest
 from flax import linen as nn
 from flax import serialization
+from oracle import assert_same
 from slow_cases import slow_except
 
 from jax_vbgemm.flax import linen as vbl
@@ -99,14 +100,6 @@ def loss(model, variables, inputs):
 def results(model, variables, inputs):
     gradient = jax.value_and_grad(functools.partial(loss, model), argnums=(0, 1), has_aux=True)
     return call(model, variables, inputs), gradient(variables, inputs)
-
-
-def assert_same(ours, theirs, rtol=2e-5):
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        truth = oracle.wide(b)
-        np.testing.assert_allclose(oracle.wide(a), truth, rtol=rtol, atol=rtol * max(1, np.abs(truth).max(initial=0)))
 
 
 def check(ours, loop, inputs, rtol=2e-5):
@@ -202,6 +195,7 @@ class Block(nn.Module):
         return x + wide + jnp.concatenate(narrow, -1), None
 
 
+@pytest.mark.slow
 def test_scan_and_remat():
     def make(ours):
         block = nn.remat(Block, prevent_cse=False)

@@ -10,6 +10,7 @@ import optax
 import oracle
 import pytest
 from flax import nnx
+from oracle import assert_same
 from slow_cases import slow_except
 
 from jax_vbgemm.flax import nnx as vbx
@@ -97,14 +98,6 @@ def results(model, inputs):
 @nnx.jit
 def both(ours, loop, inputs):
     return results(ours, inputs), results(loop, inputs)
-
-
-def assert_same(ours, theirs, rtol=2e-5):
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        truth = oracle.wide(b)
-        np.testing.assert_allclose(oracle.wide(a), truth, rtol=rtol, atol=rtol * max(1, np.abs(truth).max(initial=0)))
 
 
 def state(model):
@@ -265,6 +258,7 @@ def scanned(kind):
     return make(nnx.Rngs(0)), nnx.scan(forward, in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
 
 
+@pytest.mark.slow
 def test_scan_and_remat():
     x = oracle.random((3, 8), "float32")
     models, forwards = zip(*map(scanned, (vbx.BatchedLinear, LinearLoop)), strict=True)

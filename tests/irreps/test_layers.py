@@ -99,7 +99,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize(
     "options",
-    slow_except(OPTIONS.values(), [OPTIONS[name] for name in OPTIONS if name not in ("plain", "channels")]),
+    slow_except(OPTIONS.values(), [OPTIONS["biases"]]),
     ids=OPTIONS,
 )
 def test_linear_of_e3nn_in_flax(options):
@@ -117,6 +117,7 @@ def test_linear_of_e3nn_in_flax(options):
         assert_same_derivatives(ours.apply, theirs.apply, variables, x)
 
 
+@pytest.mark.slow
 def test_linear_of_e3nn_with_zeros_and_integers():
     e3nn = pytest.importorskip("e3nn_jax")
     pytest.importorskip("flax")
@@ -131,6 +132,7 @@ def test_linear_of_e3nn_with_zeros_and_integers():
 
 
 @pytest.mark.parametrize("irreps", slow_except(["8x0e+8x1o+8x2e+8x3o", NEQUIP], [NEQUIP]))
+@pytest.mark.slow
 def test_weights_that_rows_choose_or_mix_in_e3nn(irreps):
     e3nn = pytest.importorskip("e3nn_jax")
     pytest.importorskip("flax")
@@ -179,7 +181,7 @@ def test_irreps_that_don_t_fit_are_named():
         Linear("0e", instructions=[(0, 0)]).init(jax.random.key(1), x)
 
 
-@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+@pytest.mark.parametrize("layout", slow_except(["mul_ir", "ir_mul"], ["ir_mul"]))
 def test_descriptor_of_cuequivariance(segmented_polynomial, layout):
     cue, cuex = pytest.importorskip("cuequivariance"), pytest.importorskip("cuequivariance_jax")
     irreps_in, irreps_out = cue.Irreps("O3", "3x0e+5x1o+2x0e"), cue.Irreps("O3", "2x1o+4x1o+2x0e+3x2e")
@@ -223,7 +225,7 @@ def features(irreps, rows):
     return {ir: oracle.random((*rows, mul, ir.dim), "float64", i) for i, (mul, ir) in enumerate(irreps)}
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.7])
+@pytest.mark.parametrize("scale", slow_except([1.0, 0.7], [0.7]))
 def test_linear_of_cuequivariance_in_nnx(scale):
     cue, cuex = pytest.importorskip("cuequivariance"), pytest.importorskip("cuequivariance_jax")
     nnx = pytest.importorskip("flax.nnx")

@@ -46,7 +46,7 @@ def assert_close(ours, theirs, tolerance=1e-10):
         np.testing.assert_allclose(oracle.wide(a), oracle.wide(b), rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("sizes", [pytest.param((2,), marks=pytest.mark.slow), (1,), (8,)])
+@pytest.mark.parametrize("sizes", [(1,), *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in ((2,), (8,)))])
 def test_the_same_code_on_1_2_and_8_devices(sizes):
     mixed = tree() | {"complex": oracle.random((5, 7), "complex128", 7), "half": oracle.random((8, 9), "bfloat16", 8)}
     scale = jnp.arange(1.0, 8.0)
@@ -60,6 +60,7 @@ def test_the_same_code_on_1_2_and_8_devices(sizes):
     assert (" conditional(" in compiled.as_text()) == (sizes != (1,))  # matrices that occur once
 
 
+@pytest.mark.slow
 def test_results_are_the_same_each_time_and_on_every_device():
     run = jax.jit(functools.partial(vb.newton_schulz, steps=2, mesh_axis="x", mesh=mesh(8)))
     first, second = run(tree("float32")), run(tree("float32"))
@@ -92,6 +93,7 @@ def test_equal_matrices_need_no_conditional():
 
 
 @pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
+@pytest.mark.slow
 def test_results_in_rounds(monkeypatch, check_vma):
     """Rounds as for matrices that take long: each but the last is sent while the next one is computed."""
     monkeypatch.setattr(partition_module, "_SECONDS_OF_ROUND", 1e-12)
@@ -111,6 +113,7 @@ def test_nothing_but_empty_arrays():
     assert_close(jax.jit(run)([jnp.zeros((0, 4))]), [jnp.zeros((0, 4))])
 
 
+@pytest.mark.slow
 def test_two_axes_as_one_and_one_of_two():
     expected = one_device(tree())
     with jax.set_mesh(mesh(4, 2)):
@@ -119,7 +122,7 @@ def test_two_axes_as_one_and_one_of_two():
         assert_close(results, expected)
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
 def test_inside_shard_map(check_vma):
     """Over the axis itself, and over another one with different matrices on each of its devices."""
     both = mesh(4, 2)
@@ -138,6 +141,7 @@ def test_inside_shard_map(check_vma):
         assert_close(nested(stacks), of_stack)
 
 
+@pytest.mark.slow
 def test_matrices_that_vary_over_other_axes_beside_matrices_that_do_not():
     """All results vary over the union of the axes, as they lie in one buffer."""
     parts = {"parts": oracle.random((4, 6, 10), "float64", 1), "whole": oracle.random((5, 8), "float64", 2)}
@@ -177,7 +181,7 @@ def test_gradients():
 
 
 @pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
-@pytest.mark.parametrize("count", [1, 4])  # results are collected by a sum, and by an all-gather
+@pytest.mark.parametrize("count", slow_except([1, 4], [4]))  # results are collected by a sum, and by an all-gather
 def test_gradients_inside_shard_map(count, check_vma):
     leaves = [oracle.random((4, 5), "float64", index) for index in range(count)]
 
@@ -236,6 +240,7 @@ def test_muon(sharded):
     assert_close(jax.device_get(results), jax.device_get(steps(PARAMS, muon)))
 
 
+@pytest.mark.slow
 def test_muon_on_an_explicit_mesh():
     explicit = mesh(8, axis_type=AxisType.Explicit)
     with jax.set_mesh(explicit):
@@ -246,6 +251,7 @@ def test_muon_on_an_explicit_mesh():
     assert_close(jax.device_get(results), jax.device_get(steps(jax.device_get(placed), muon)))
 
 
+@pytest.mark.slow
 def test_injected_hyperparameters():
     """With inject_hyperparams steps and eps are arrays. A mesh is callable, so that optax needs static_args for it."""
     params = {"a": oracle.random((6, 5), "float64"), "b": oracle.random((4, 7), "float64")}

@@ -11,7 +11,7 @@ from jax_vbgemm import moe
 
 TOKENS, EXPERTS, K, D, F, N = 9, 4, 2, 5, 3, 6
 LOGITS = oracle.random((TOKENS, EXPERTS), "float64", 5)
-ROUTING = moe.route(LOGITS, K)
+ROUTING = jax.jit(moe.route, static_argnums=1)(LOGITS, K)
 SHAPES = {
     "x": (TOKENS, D), "gate": (EXPERTS, D, F), "up": (EXPERTS, D, F), "down": (EXPERTS, F, N),
     "gate_bias": (EXPERTS, F), "up_bias": (EXPERTS, F), "down_bias": (EXPERTS, N),
@@ -93,7 +93,7 @@ def test_sums_of_the_gradients_of_a_pair():
     refs = (jax.new_ref(jnp.ones_like(gate)), jax.new_ref(jnp.ones_like(up))), jax.new_ref(jnp.ones_like(down))
     loss = lambda w, sums: jnp.sum(jnp.sin(moe.expert_mlp(x, w[:2], w[2], ROUTING, gradients=sums)))  # noqa: E731
     jax.jit(jax.grad(loss))((gate, up, down), refs)
-    expected = jax.grad(loss)((gate, up, down), None)
+    expected = jax.jit(jax.grad(loss))((gate, up, down), None)
     for ref, gradient in zip((*refs[0], refs[1]), expected, strict=True):
         np.testing.assert_allclose(ref[...], 1 + gradient, rtol=1e-12)
 

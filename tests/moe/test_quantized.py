@@ -11,8 +11,10 @@ from jax_vbgemm import moe
 
 TOKENS, EXPERTS, K, D, F, N = 40, 4, 2, 160, 128, 96
 X, LOGITS, GATE_UP, DOWN = (
-    oracle.random(shape, "float32", i)
-    for i, shape in enumerate([(TOKENS, D), (TOKENS, EXPERTS), (EXPERTS, D, 2 * F), (EXPERTS, F, N)])
+    oracle.random(shape, "float32", i) / scale
+    for i, (shape, scale) in enumerate(
+        [((TOKENS, D), 1), ((TOKENS, EXPERTS), 1), ((EXPERTS, D, 2 * F), D**0.5), ((EXPERTS, F, N), F**0.5)]
+    )
 )
 
 
@@ -21,7 +23,9 @@ def loss(x, logits, gate_up, down, **options):
 
 
 def rounded(x, dtype="float8_e4m3fn", block=(1, 128)):
-    return vb.quantize(x, dtype, block).dequantized()
+    # Without the barrier XLA leaves out the rounding on GPUs: it takes a narrow type between two wide ones for one that
+    # may be wider (xla_allow_excess_precision).
+    return jax.lax.optimization_barrier(vb.quantize(x, dtype, block)).dequantized()
 
 
 @pytest.mark.parametrize("features", [F, 72])  # of 72, a block of 128 columns has some of both halves
@@ -57,17 +61,16 @@ def test_values_and_gradients_are_those_of_rounded_factors(features, cotangents)
 
     both = [jax.tree.leaves(jax.jit(jax.value_and_grad(f, (0, 1)))(X, LOGITS)) for f in (quantized, plain)]
     for given, wanted in zip(*both, strict=True):
-        np.testing.assert_allclose(given, wanted, rtol=2e-3, atol=2e-3 * float(jnp.abs(wanted).max()))
+        # The tensor cores add with some 14 bits: a feature or a cotangent may be rounded to another number of 8 bits.
+        np.testing.assert_allclose(given, wanted, rtol=1e-2, atol=1e-2 * float(jnp.abs(wanted).max()))
 
 
 def test_the_gradients_of_weights_are_near_those_without_rounding():
-    weights = GATE_UP / D**0.5, DOWN / F**0.5
-
     @jax.jit
     def gradients(*weights):
         return [jax.grad(loss, (2, 3))(X, LOGITS, *weights, **options) for options in ({}, {"quantized": True})]
 
-    for exact, given in zip(*gradients(*weights), strict=True):
+    for exact, given in zip(*gradients(GATE_UP, DOWN), strict=True):
         assert jnp.linalg.norm(given - exact) < 0.15 * jnp.linalg.norm(exact)
 
 

@@ -1,5 +1,7 @@
 """Routers of public models: their scores, choices and losses against plain implementations."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,28 +63,39 @@ def test_choices_and_probabilities(scores, bias, groups, normalize, scale):
         values = jnp.take_along_axis(PLAIN[scores](x), chosen, 1)
         return jnp.sum(jnp.sin(values / (values.sum(-1, keepdims=True) if normalize else 1) * scale))
 
-    close(
-        jax.grad(lambda x: jnp.sum(jnp.sin(moe.route(x, K, **options).probabilities)))(LOGITS),
-        jax.grad(of_choices)(LOGITS),
-    )
+    def of_route(x):
+        return jnp.sum(jnp.sin(moe.route(x, K, **options).probabilities))
+
+    close(*jax.jit(lambda x: (jax.grad(of_route)(x), jax.grad(of_choices)(x)))(LOGITS))
 
 
 def test_a_bias_moves_choices_alone_and_has_no_gradient():
     f = lambda bias: moe.route(LOGITS, 2, scores="sigmoid", bias=bias)  # noqa: E731
-    forced = f(jnp.zeros(EXPERTS).at[7].set(9.0))
+
+    @jax.jit
+    def results(bias):
+        return f(bias), jax.grad(lambda bias: f(bias).probabilities[0].sum() + f(bias).probabilities[1, 0])(bias)
+
+    forced, gradient = jax.device_get(results(np.where(np.arange(EXPERTS) == 7, 9.0, 0.0)))
     assert (forced.experts[:, 0] == 7).all()
-    second = jnp.take_along_axis(LOGITS, forced.experts[:, 1:], 1)[:, 0]
-    ratio = jax.nn.sigmoid(LOGITS[:, 7]) / jax.nn.sigmoid(second)
-    close(forced.probabilities[:, 0] / forced.probabilities[:, 1], ratio)
-    assert not jax.grad(lambda bias: f(bias).probabilities[0].sum() + f(bias).probabilities[1, 0])(BIAS).any()
+    scores = 1 / (1 + np.exp(-np.asarray(LOGITS)))
+    second = np.take_along_axis(scores, forced.experts[:, 1:], 1)[:, 0]
+    close(forced.probabilities[:, 0] / forced.probabilities[:, 1], scores[:, 7] / second)
+    assert not gradient.any()
+    assert not results(BIAS)[1].any()
+
+
+@functools.partial(jax.jit, static_argnames="scores")
+def first_probability(logits, scores):
+    return jax.value_and_grad(lambda x: moe.route(x, 2, scores=scores).probabilities[0, 0])(logits)
 
 
 @pytest.mark.parametrize("scores", PLAIN)
 @pytest.mark.parametrize("logit", [-60.0, -200.0, -1e4, 200.0])
 def test_extreme_logits_keep_probabilities_and_gradients_finite(scores, logit):
-    logits = jnp.array([[logit, logit - 1, logit - 2]], "float32")
-    value, gradient = jax.value_and_grad(lambda x: moe.route(x, 2, scores=scores).probabilities[0, 0])(logits)
-    assert jnp.isfinite(gradient).all()
+    logits = np.array([[logit, logit - 1, logit - 2]], "float32")
+    value, gradient = first_probability(logits, scores)
+    assert np.isfinite(gradient).all()
     growth = {"softmax": 1.0, "sigmoid": 1.0 if logit < 0 else 0.0, "sqrtsoftplus": 0.5 if logit < 0 else 0.0}[scores]
     np.testing.assert_allclose(value, 1 / (1 + np.exp(-growth)), rtol=3e-3)
 
@@ -93,77 +106,93 @@ def weights_of(width=4, hidden=3):
 
 
 def test_masked_tokens_have_no_experts():
-    mask = jnp.arange(TOKENS) % 3 != 1
-    x, gate_up, down = weights_of().values()
+    mask = np.arange(TOKENS) % 3 != 1
+    x, gate_up, down = jax.device_get(tuple(weights_of().values()))
 
-    def layer(logits, x, mask):
+    def layer(x, logits, mask=None):
         routing = moe.route(logits, K, mask=mask)
-        return moe.expert_mlp(x, gate_up, down, routing), routing
+        y = moe.expert_mlp(x, gate_up, down, routing)
+        losses = moe.load_balance_loss(logits, routing), moe.router_z_loss(logits, routing)
+        return jnp.sum(jnp.sin(y)), (y, losses, routing)
 
-    y, routing = jax.jit(layer)(LOGITS, x, mask)
+    @jax.jit
+    def results(x, logits, mask):
+        return jax.value_and_grad(layer, (0, 1), has_aux=True)(x, logits, mask)
+
+    logits = np.asarray(LOGITS)
+    (_, (y, losses, routing)), gradients = jax.device_get(results(x, logits, mask))
+    (_, (kept, losses_of_kept, _)), gradients_of_kept = results(x[mask], logits[mask], None)
     assert (routing.experts[~mask] == -1).all()
     assert routing.group_sizes.sum() == K * mask.sum()
-    assert not y[~mask].any()
-    close(y[mask], moe.expert_mlp(x[mask], gate_up, down, moe.route(LOGITS[mask], K)))
     # Neither the values nor the gradients see what is in padding.
-    f = lambda x, logits: jnp.sum(jnp.sin(layer(logits, x, mask)[0]))  # noqa: E731
-    g = lambda x, logits: jnp.sum(jnp.sin(moe.expert_mlp(x, gate_up, down, moe.route(logits, K))))  # noqa: E731
-    for ours, kept in zip(jax.grad(f, (0, 1))(x, LOGITS), jax.grad(g, (0, 1))(x[mask], LOGITS[mask]), strict=True):
+    for ours, expected in zip((y, *gradients), (kept, *gradients_of_kept), strict=True):
         assert not ours[~mask].any()
-        close(ours[mask], kept)
-    for loss in (moe.load_balance_loss, moe.router_z_loss):
-        close(loss(LOGITS, routing), loss(LOGITS[mask], moe.route(LOGITS[mask], K)))
-    none = moe.route(LOGITS, K, mask=jnp.zeros(TOKENS, bool))
+        close(ours[mask], expected)
+    close(losses, losses_of_kept)
+    (_, (_, losses, none)), _ = results(x, logits, np.zeros(TOKENS, bool))
     assert none.group_sizes.sum() == 0
-    assert moe.load_balance_loss(LOGITS, none) == moe.router_z_loss(LOGITS, none) == 0
+    assert losses == (0, 0)
 
 
 @pytest.mark.parametrize("scores", PLAIN)
 def test_losses_of_tiny_scores_and_of_padding_have_finite_gradients(scores):
-    logits = jnp.array([[-46.0] * 4, [-200.0] * 4, [-1e4] * 4, [0, 1, 2, 3]], "float32")
+    logits = np.array([[-46.0] * 4, [-200.0] * 4, [-1e4] * 4, [0, 1, 2, 3]], "float32")
     loss = lambda x: moe.load_balance_loss(x, moe.route(x, 2, scores=scores), scores=scores)  # noqa: E731
-    assert jnp.isfinite(jax.grad(loss)(logits)).all()
-    close(loss(logits[:3]), 1, 1e-5)
-    mask = jnp.array([True, False, False, True])
-    for value in (-jnp.inf, jnp.inf, jnp.nan):
-        padded = logits.at[1:3].set(value)
+    gradient, of_tiny = jax.jit(lambda x: (jax.grad(loss)(x), loss(x[:3])))(logits)
+    assert np.isfinite(gradient).all()
+    close(of_tiny, 1, 1e-5)
 
-        def everything(x):
-            routing = moe.route(x, 2, scores=scores, mask=mask)
-            losses = moe.load_balance_loss(x, routing, scores=scores) + moe.router_z_loss(x, routing)
-            return losses + routing.probabilities[:, 0].sum()
+    @jax.jit
+    @jax.grad
+    def of_everything(x):
+        routing = moe.route(x, 2, scores=scores, mask=jnp.array([True, False, False, True]))
+        losses = moe.load_balance_loss(x, routing, scores=scores) + moe.router_z_loss(x, routing)
+        return losses + routing.probabilities[:, 0].sum()
 
-        gradient = jax.grad(everything)(padded)
-        assert jnp.isfinite(gradient).all()
+    for value in (-np.inf, np.inf, np.nan):
+        logits[1:3] = value
+        gradient = np.asarray(of_everything(logits))
+        assert np.isfinite(gradient).all()
         assert not gradient[1:3].any()
 
 
 def test_a_bias_of_minus_infinity_stays_within_the_kept_groups():
-    logits, low = jnp.array([[0.0] * 4 + [1.0] * 4]), -jnp.inf
-    bias = jnp.array([0, 0, 0, 0, 5, low, low, low])
-    assert moe.route(logits, 2, scores="sigmoid", bias=bias, groups=(2, 1, 1)).experts.tolist() == [[4, 5]]
+    logits, low = np.array([[0.0] * 4 + [1.0] * 4]), -np.inf
+    bias = np.array([0, 0, 0, 0, 5, low, low, low])
+    routing = jax.jit(lambda *given: moe.route(given[0], 2, scores="sigmoid", bias=given[1], groups=(2, 1, 1)))
+    assert routing(logits, bias).experts.tolist() == [[4, 5]]
 
 
 def test_sequences_of_padding_alone_do_not_count():
-    routing = moe.route(jnp.zeros((4, 2)), 1, mask=jnp.array([True, True, False, False]))
-    both = routing._replace(experts=jnp.array([[0], [1], [-1], [-1]], "int32"))
-    close(moe.load_balance_loss(jnp.zeros((4, 2)), both, sequences=2), 1)
+    @jax.jit
+    def loss(logits):
+        routing = moe.route(logits, 1, mask=jnp.array([True, True, False, False]))
+        both = routing._replace(experts=jnp.array([[0], [1], [-1], [-1]], "int32"))
+        return moe.load_balance_loss(logits, both, sequences=2)
+
+    close(loss(np.zeros((4, 2))), 1)
 
 
 def test_choices_of_no_expert():
-    chosen = jnp.array([[2, -1, 5], [-1, -1, -1], [0, 0, 7], [-1, 99, -3]])
-    logits = LOGITS[:4]
-    routing = moe.route(logits, experts=chosen)
+    chosen = np.array([[2, -1, 5], [-1, -1, -1], [0, 0, 7], [-1, 99, -3]])
+    logits = np.asarray(LOGITS)[:4]
+    x, gate_up, down = jax.device_get(tuple(weights_of().values()))
+
+    @jax.jit
+    def results(x, logits, chosen):
+        routing = moe.route(logits, experts=chosen)
+        gradient = jax.grad(lambda z: (moe.route(z, experts=chosen).probabilities ** 2).sum())(logits)
+        return moe.expert_mlp(x, gate_up, down, routing), routing, gradient
+
+    y, routing, gradient = jax.device_get(results(x[:4], logits, chosen))
     np.testing.assert_array_equal(routing.experts, [[2, -1, 5], [-1, -1, -1], [0, 0, 7], [-1, 11, 0]])
     assert (routing.clamped, routing.group_sizes.sum()) == (2, 7)
     close(routing.probabilities.sum(-1), [1, 0, 1, 1])
-    close(routing.probabilities[0, [0, 2]], jax.nn.softmax(logits[0, jnp.array([2, 5])]))
-    assert jnp.isfinite(jax.grad(lambda x: (moe.route(x, experts=chosen).probabilities ** 2).sum())(logits)).all()
-    x, gate_up, down = weights_of().values()
-    y = moe.expert_mlp(x[:4], gate_up, down, routing)
+    both = np.exp(logits[0, [2, 5]])
+    close(routing.probabilities[0, [0, 2]], both / both.sum())
+    assert np.isfinite(gradient).all()
     assert not y[1].any()
-    alone = moe.expert_mlp(x[:1], gate_up, down, moe.route(logits[:1], experts=chosen[:1, ::2]))
-    close(y[0], alone[0])
+    close(y[0], results(x[:1], logits[:1], chosen[:1, ::2])[0][0])
 
 
 def test_own_probabilities():
@@ -184,17 +213,19 @@ def test_losses_of_sequences_and_of_the_whole_batch(scores):
         share = jnp.zeros(EXPERTS).at[chosen.reshape(-1)].add(1) / chosen.size
         return EXPERTS * jnp.sum(share * (values / values.sum(-1, keepdims=True)).mean(0))
 
-    routing = moe.route(logits, k, scores=scores)
-    chosen = routing.experts
-    close(moe.load_balance_loss(logits, routing, scores=scores), plain(logits, chosen))
-    parts = [plain(logits[i : i + 4], chosen[i : i + 4]) for i in range(0, tokens, 4)]
-    close(moe.load_balance_loss(logits, routing, scores=scores, sequences=3), np.mean(parts))
-
     def of_part(logits):
         return moe.load_balance_loss(logits, moe.route(logits, k, scores=scores), scores=scores, axis_name="batch")
 
-    every = jax.vmap(of_part, axis_name="batch")(logits.reshape(3, 4, EXPERTS))
-    close(every, np.full(3, plain(logits, chosen)))
+    @jax.jit
+    def results(logits):
+        routing = moe.route(logits, k, scores=scores)
+        chosen, whole = routing.experts, plain(logits, routing.experts)
+        parts = [plain(logits[i : i + 4], chosen[i : i + 4]) for i in range(0, tokens, 4)]
+        ours = [moe.load_balance_loss(logits, routing, scores=scores, sequences=number) for number in (None, 3)]
+        every = jax.vmap(of_part, axis_name="batch")(logits.reshape(3, 4, EXPERTS))
+        return [*ours, every], [whole, jnp.mean(jnp.stack(parts)), jnp.full(3, whole)]
+
+    jax.tree.map(close, *results(logits))
 
 
 def test_a_balanced_bias_evens_out_the_load():
@@ -211,10 +242,12 @@ def test_a_balanced_bias_evens_out_the_load():
     assert float(sizes[0].max()) > 1.8 * mean
     assert float(sizes[-1].max()) < 1.25 * mean
     split = jax.vmap(lambda b, s: moe.balanced_bias(b, s, axis_name="i"), in_axes=(None, 0), axis_name="i")
-    close(split(BIAS, sizes[:2])[0], moe.balanced_bias(BIAS, sizes[0] + sizes[1]))
+    both = jax.jit(lambda bias, sizes: (split(bias, sizes)[0], moe.balanced_bias(bias, sizes[0] + sizes[1])))
+    close(*both(BIAS, np.asarray(sizes)[:2]))
 
 
 @pytest.mark.multidevice(2)
+@pytest.mark.slow
 def test_masks_and_none_with_experts_on_two_devices():
     mesh = jax.make_mesh((2,), ("expert",), axis_types=(jax.sharding.AxisType.Auto,))
     x, gate_up, down = (jnp.asarray(a) for a in weights_of().values())

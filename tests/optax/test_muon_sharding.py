@@ -7,6 +7,7 @@ import oracle
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from slow_cases import slow_except
 
 pytest.importorskip("optax")
 from optax.contrib import MuonDimensionNumbers
@@ -46,6 +47,7 @@ def assert_close(ours, theirs):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), ours, theirs)
 
 
+@pytest.mark.slow
 def test_sharded_parameters_under_plain_jit(case):
     mesh, params, state, grads = case
     expected = jax.jit(step)(params, state, grads)
@@ -58,7 +60,7 @@ def test_sharded_parameters_under_plain_jit(case):
     assert_close(jax.jit(step)(placed(params), placed(state), placed(grads)), expected)
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
 def test_a_stack_of_layers_is_split_by_shard_map(case, check_vma):
     """Each device orthogonalises its own layers, and nothing is sent."""
     mesh, params, state, grads = case

@@ -49,7 +49,12 @@ def steps(optimizer, params, state, count=2):
 
 @pytest.mark.parametrize(
     "options",
-    [{"weight_decay": 0.1}, {"adaptive": True}, {"preconditioning": "aol", "mu_dtype": "bfloat16"}, {"ns_steps": 0}],
+    [
+        pytest.param({"weight_decay": 0.1}, marks=pytest.mark.slow),
+        {"adaptive": True},
+        pytest.param({"preconditioning": "aol", "mu_dtype": "bfloat16"}, marks=pytest.mark.slow),
+        {"ns_steps": 0},
+    ],
     ids=str,
 )
 def test_the_numbers_are_those_of_plain_parameters(options):

@@ -141,7 +141,7 @@ def test_live_devices_are_matched(reported, name):
 def test_plans_for_devices_without_kernels_say_so(name, lender):
     plan = vb.plan([(64, 64, 64)], device=name)
     (note,) = (each for each in plan.notes if "no kernels are built for" in each)
-    assert f"note: {note}" in str(plan)
+    assert f"note: {note}" in " ".join(str(plan).split())
     assert note.endswith(f"the registers and shared memory of {lender}'s" if lender else "for plans only")
     assert (device_spec(name).resources == lender) == bool(lender)
 
@@ -188,7 +188,7 @@ def test_an_unknown_device_is_planned_as_its_driver_reports_it(reported, resourc
     plan = plan_problems([(256, 256, 256), (100_000, 8, 8), (8, 8, 100_000)], "float32", spec)
     plan.validate()
     assert plan.notes[0] == spec.note
-    assert spec.note in str(plan)
+    assert spec.note in " ".join(str(plan).split())
 
 
 def test_what_the_driver_says_of_shared_memory_counts():

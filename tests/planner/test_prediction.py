@@ -42,7 +42,7 @@ def measured(file: str, precision: str) -> list[tuple[str, float]]:
         ]
 
 
-DEFAULT = [key for key in LIMITS if key[0] != "h100_kernel" or key[1] == "fp32"]
+DEFAULT = [key for key in LIMITS if key[0] != "h100_kernel"]
 
 
 @pytest.mark.parametrize(("file", "precision"), slow_except(LIMITS, DEFAULT))

@@ -83,6 +83,7 @@ def test_entries_stay(file):
     assert left == {file.name}  # no temporary file
 
 
+@pytest.mark.slow
 def test_concurrent_writers_lose_nothing(file):
     program = """if True:
         import sys

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.matmul.reference import FUNCTIONS
+from jax_vbgemm._src.epilogue import FUNCTIONS
 
 # In NumPy nothing is compiled for each shape.
 NUMPY_FUNCTIONS = {

@@ -74,6 +74,7 @@ def test_more_dimensions():
     check((5, 3, M), (5, M, 4), (([2], [1]), ([0], [0])), 2, jnp.tile(SIZES, (5, 1)))
 
 
+@pytest.mark.slow
 def test_derivatives_and_vmap_of_the_sum():
     lhs, _, total = operands("float32")
     dy = oracle.random((M, N), "float32", 4)
@@ -98,7 +99,7 @@ def test_derivatives_and_vmap_of_the_sum():
 
 
 @DTYPES
-@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("transposed", slow_except([False, True], [True]))
 @pytest.mark.parametrize("selection", ["none", "gather", "slots"])
 def test_the_gradient_of_rhs_is_added(dtype, transposed, selection):
     lhs, rhs, total = operands(dtype, transposed=transposed)
@@ -141,7 +142,7 @@ EPILOGUES = {
 }
 
 
-@pytest.mark.parametrize("case", EPILOGUES)
+@pytest.mark.parametrize("case", slow_except(EPILOGUES, ["gated", "a window"]))
 def test_products_with_an_epilogue(case):
     options = EPILOGUES[case] | {"precision": "highest"}
     sizes = jnp.array([5, 21, 0, 10]) if case == "a window" else SIZES
@@ -201,7 +202,7 @@ def gradient_of_rhs(rhs):
     return jax.grad(lambda rhs: sum(loss_of(x, None, rhs) for x in TOKENS))(rhs)
 
 
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", slow_except([False, True], [True]))
 @pytest.mark.parametrize("use", [by_jit, by_scan, of_uses, of_a_scan, of_weights, through_jit_and_remat])
 def test_every_use_is_added_once(use, jit):
     def run(total):
@@ -247,7 +248,7 @@ def test_derivatives_that_would_lose_sums_are_refused():
         jax.vmap(lambda x: jax.grad(loss_of)(x, sums))(TOKENS)
 
 
-@pytest.mark.parametrize("check_vma", [False, True])
+@pytest.mark.parametrize("check_vma", slow_except([False, True], [True]))
 def test_sums_of_each_device(check_vma):
     """Tokens are divided among devices, weights are not; each device has its own sums, which are added at the end."""
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -289,6 +290,7 @@ def test_the_ordinary_gradient_of_rhs_costs_nothing_where_it_is_not_used():
     assert text.count("custom-call(") == 3, text  # forward, and the gradients of both operands
 
 
+@pytest.mark.slow
 def test_a_scan_over_micro_batches():
     """The sum of a layer's gradients over a scan is that of one batch of all tokens."""
     d, f, experts, batches, tokens = 16, 8, 4, 3, 20

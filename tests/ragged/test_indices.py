@@ -9,8 +9,9 @@ from jax.experimental import checkify
 import jax_vbgemm as vb
 from jax_vbgemm import moe
 
-X, GATE_UP, DOWN, LOGITS = jnp.ones((5, 8)), jnp.ones((4, 8, 12)), jnp.ones((4, 6, 8)), jnp.eye(5, 4)
-SIZES, ROWS, SLOTS = jnp.array([1, 2, 0, 2]), jnp.arange(5), jnp.arange(5)[:, None]
+X, GATE_UP, DOWN = (jax.device_put(np.ones(shape)) for shape in [(5, 8), (4, 8, 12), (4, 6, 8)])
+LOGITS, SIZES = jax.device_put((np.eye(5, 4), np.array([1, 2, 0, 2])))
+ROWS, SLOTS = jax.device_put((np.arange(5), np.arange(5)[:, None]))
 
 
 def layer(x, gate_up, down, logits):
@@ -57,6 +58,7 @@ def found(function, *operands):
     return error.get()
 
 
+@pytest.mark.slow
 def test_checkify_finds_checks_in_transformed_functions():
     def product(x, rows):
         return jnp.sum(vb.ragged_dot(x, GATE_UP, SIZES, gather=rows))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.matmul.reference import FUNCTIONS
+from jax_vbgemm._src.epilogue import FUNCTIONS
 from jax_vbgemm._src.ragged import reference
 
 IMPLEMENTATIONS = (None, "xla")
@@ -82,7 +82,7 @@ def test_an_activation_may_be_a_function(function):
     ("dtype", "preferred"),
     slow_except(
         [*((dtype, None) for dtype in oracle.DTYPES), ("bfloat16", "float32"), ("float16", "float32")],
-        [("float32", None), ("complex64", None), ("bfloat16", None), ("bfloat16", "float32")],
+        [("complex64", None), ("bfloat16", "float32")],
     ),
 )
 def test_dtypes(dtype, preferred, implementation):
@@ -106,7 +106,7 @@ def test_integers_go_through_xla():
     np.testing.assert_array_equal(result[:, 0], [1, 5, 9, 13, 17, 0])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "float8_e4m3fn"])
+@pytest.mark.parametrize("dtype", slow_except(["float32", "bfloat16", "int8", "float8_e4m3fn"], ["bfloat16"]))
 def test_xla_copies_the_weights_of_a_few_tiles_at_once(dtype, monkeypatch):
     monkeypatch.setattr(reference, "_SMALL_COPY", 0)
     m, k, n, g = 300, 64, 32, 20
@@ -137,6 +137,7 @@ def test_float4(preferred):
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.slow
 def test_many_groups_of_few_rows(implementation):
     g, k, n = 65536, 3, 2
     sizes = np.random.default_rng(0).integers(0, 2, g)
@@ -165,16 +166,18 @@ def test_sizes_of_other_integer_types(dtype):
         close(result, ragged_loop.truth(lhs, rhs, sizes))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", slow_except(IMPLEMENTATIONS, [None]))
 @pytest.mark.parametrize("shape", [(0, 3, 2, 2), (4, 0, 2, 2), (4, 3, 0, 2), (4, 3, 2, 0)])
 def test_nothing_to_multiply(shape, implementation):
     m, k, n, g = shape
     lhs, rhs = operands(m, k, n, g)
-    f = jax.value_and_grad(
-        lambda lhs, rhs: vb.ragged_dot(
-            lhs, rhs, jnp.full((g,), 1), bias=jnp.ones((g, n)), implementation=implementation
-        ).sum(),
-        argnums=(0, 1),
+    f = jax.jit(
+        jax.value_and_grad(
+            lambda lhs, rhs: vb.ragged_dot(
+                lhs, rhs, jnp.full((g,), 1), bias=jnp.ones((g, n)), implementation=implementation
+            ).sum(),
+            argnums=(0, 1),
+        )
     )
     total, (d_lhs, d_rhs) = f(lhs, rhs)
     assert total == min(m, g) * n  # the bias alone
@@ -189,25 +192,32 @@ def test_nan_stays_in_its_group(implementation):
     lhs, rhs = operands(m, k, n, g)
     bias, scale = oracle.random((g, n), "float64", 2), oracle.random((m,), "float64", 3)
     # In weights of a group without rows, in rows behind the last group, and in all that belongs to group 2.
-    lhs, rhs = lhs.at[30:].set(jnp.nan).at[10:22].set(jnp.inf), rhs.at[1].set(jnp.nan).at[2].set(jnp.nan)
-    bias, scale = bias.at[1:3].set(jnp.nan), scale.at[30:].set(jnp.nan).at[10:22].set(jnp.nan)
+    lhs, rhs, bias, scale = (np.array(x) for x in (lhs, rhs, bias, scale))
+    lhs[10:22], lhs[30:] = np.inf, np.nan
+    rhs[1:3] = bias[1:3] = scale[10:22] = scale[30:] = np.nan
 
     def f(lhs: Any, rhs: Any, bias: Any, scale: Any) -> Any:
         return vb.ragged_dot(
             lhs, rhs, sizes, bias=bias, row_scale=scale, activation="tanh", implementation=implementation
         )
 
-    result, pull = jax.vjp(jax.jit(f), lhs, rhs, bias, scale)
+    @jax.jit
+    def both(cotangent: Any, *given: Any) -> Any:
+        result, pull = jax.vjp(f, *given)
+        return result, pull(cotangent)
+
+    cotangent = np.ones((m, n))
+    cotangent[10:22] = cotangent[30:] = np.nan
+    result, (d_lhs, d_rhs, d_bias, d_scale) = jax.device_get(both(cotangent, lhs, rhs, bias, scale))
     assert np.isnan(result[10:22]).all()
     clean = np.r_[0:10, 22:30]
     assert np.isfinite(result[clean]).all()
-    assert not np.asarray(result[30:]).any()
-    d_lhs, d_rhs, d_bias, d_scale = pull(jnp.ones_like(result).at[10:22].set(jnp.nan).at[30:].set(jnp.nan))
+    assert not result[30:].any()
     for gradient in (d_rhs, d_bias):
-        assert np.isfinite(np.asarray(gradient)[[0, 3]]).all()
-        assert not np.asarray(gradient)[1].any()
+        assert np.isfinite(gradient[[0, 3]]).all()
+        assert not gradient[1].any()
     assert np.isfinite(d_lhs[clean]).all()
-    assert not np.asarray(d_lhs[30:]).any()
+    assert not d_lhs[30:].any()
     assert np.isfinite(d_scale[clean]).all()
 
 

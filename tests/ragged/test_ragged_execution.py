@@ -47,6 +47,7 @@ def test_a_gradient_with_its_forward_pass_is_three_calls_and_expands_nothing():
     assert " transpose(" not in text
 
 
+@pytest.mark.slow
 def test_scan_and_remat():
     lhs, rhs, _ = operands()
     per_step = jnp.array([[7, 0, 9, 3], [24, 0, 0, 0], [1, 1, 1, 1]])
@@ -68,7 +69,7 @@ def test_scan_and_remat():
 
 @pytest.mark.multidevice(4)
 @pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
-@pytest.mark.parametrize("implementation", [None, "xla"])
+@pytest.mark.parametrize("implementation", slow_except([None, "xla"], [None]))
 def test_shard_map_over_rows(check_vma, implementation):
     """Each device has rows and sizes of its own, and all have the same weights."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
@@ -132,6 +133,7 @@ def test_export_round_trip():
         assert_close(export.deserialize(blob).call(lhs, rhs, sizes), vb.ragged_dot(lhs, rhs, sizes))
 
 
+@pytest.mark.slow
 def test_symbolic_rows_go_through_xla():
     (rows,) = export.symbolic_shape("rows")
     _, rhs, sizes = operands()
@@ -149,7 +151,7 @@ def test_symbolic_rows_go_through_xla():
         assert_close(program.call(lhs, rhs, sizes), jax.jit(f)(lhs, rhs, sizes))
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["rows", "packed rows"])
+@pytest.mark.parametrize("packed", [pytest.param(False, marks=pytest.mark.slow), True], ids=["rows", "packed rows"])
 def test_symbolic_rows_times_matrices_of_different_shapes(packed):
     (size,) = export.symbolic_shape("size")
     Bs = [

@@ -10,6 +10,7 @@ import pytest
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.ragged.plan import NONE
+from jax_vbgemm._src.ragged.primitive import CALL, OPERANDS
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="these calls are those of the CPU")
 
@@ -17,20 +18,19 @@ M, K, N, G = 6, 3, 4, 2
 FLOAT32 = np.int64(KINDS.index("float32"))
 ZERO = np.int64(0)
 NO = np.bool_(False)
-EMPTY = jnp.zeros(0, jnp.float32)
 SIZES = jnp.array([4, 2], jnp.int32)
 
 CONTRACTION = {"contraction": np.bool_(True), "rhs": jnp.ones((M, N), jnp.float32), "result": ((G, K, N), "float32")}
 
 
-def ragged(lhs=None, gather=None, accumulator=EMPTY, result=((M, N), "float32"), **changes):
-    lhs = jnp.ones((M, K), jnp.float32) if lhs is None else lhs
-    gathers = [jnp.zeros(0, jnp.int32), jnp.zeros(0, jnp.int32) if gather is None else gather]
-    rhs = changes.pop("rhs", jnp.ones((G, K, N), jnp.float32))
-    operands = [lhs, rhs, SIZES, changes.pop("bias", EMPTY), EMPTY, *gathers, accumulator]
+def ragged(result=((M, N), "float32"), **changes):
+    types = {"factor": jnp.float32, "result": jnp.float32, "accumulator": jnp.float32, "index": jnp.int32}
+    given = {"lhs": jnp.ones((M, K), jnp.float32), "rhs": jnp.ones((G, K, N), jnp.float32), "group_sizes": SIZES}
+    given |= {name: changes.pop(name) for name in CALL if name in changes}
+    operands = [given[name] if name in given else jnp.zeros(0, types[OPERANDS[name].type]) for name in CALL]
     attributes = {
-        "kind": FLOAT32, "contraction": NO, "transpose_rhs": NO, "activation": ZERO, "gated": NO, **NONE.attributes(),
-        "catalogue": ZERO,
+        "kind": FLOAT32, "contraction": NO, "transpose_rhs": NO, "activation": ZERO, "gated": NO, "halves": ZERO,
+        **NONE.attributes(), "catalogue": ZERO,
     } | changes  # fmt: skip
     call = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, [jax.ShapeDtypeStruct(*result)])
     return call(*operands, **attributes)[0].block_until_ready()
@@ -47,7 +47,7 @@ def test_calls_that_keep_the_rules_are_right():
         ({"kind": np.int64(KINDS.index("float64"))}, "arithmetic float64 does not multiply operands of float32"),
         ({"lhs": jnp.ones((M, K), jnp.int8)}, "no ragged product has kernels for operands of int8"),
         ({"result": ((M, N), "float64")}, "arithmetic float32 gives no results of float64"),
-        ({"result": ((M, N + 1), "float32")}, "rhs has 4 columns, expected 5"),
+        ({"result": ((M, N + 1), "float32")}, "rhs_columns is 4, expected 5"),
         ({"result": ((M + 1, N), "float32")}, "lhs must have m rows, as the call has no gather"),
         (
             {"result": ((N,), "float32")},
@@ -64,15 +64,21 @@ def test_calls_that_keep_the_rules_are_right():
             {"lhs": jnp.ones((3, M, K), jnp.float32), "result": ((2, M, N), "float32")},
             "lhs is (3, 6, 3): its batch does",
         ),
-        ({"lhs": jnp.ones((M, K + 1), jnp.float32)}, "rhs is (2, 3, 4): k is 4 elsewhere"),
+        ({"lhs": jnp.ones((M, K + 1), jnp.float32)}, "rhs_k is 3, expected 4"),
         ({"lhs": jnp.ones(M, jnp.float32)}, "lhs is (6): it must have 2 dimensions"),
         (
             {"rhs": jnp.ones((G + 1, K, N), jnp.float32), "bias": jnp.ones((G, N))},
             "bias is (2, 4): groups is 3 elsewhere",
         ),
         ({"bias": jnp.ones((G, N), jnp.int32)}, "bias must have the result's dtype"),
-        ({"rhs": jnp.ones((G, K, N), jnp.int32)}, "lhs and rhs must have one dtype"),
-        ({"gated": np.bool_(True)}, "rhs has 4 columns, expected 8"),
+        ({"rhs": jnp.ones((G, K, N), jnp.int32)}, "rhs must have the dtype that the arithmetic multiplies on its side"),
+        ({"gated": np.bool_(True)}, "rhs_columns is 4, expected 8"),
+        ({"halves": np.int64(7)}, "halves are 7, which does not exist"),
+        ({"halves": np.int64(3)}, "halves of lhs_first are not for this form"),
+        ({"second": jnp.ones((G, K, N), jnp.float32)}, "second must be given with halves of columns or of k"),
+        ({"halves": np.int64(1)}, "rhs_columns is 4, expected 2"),
+        (CONTRACTION | {"halves": np.int64(2)}, "halves of k are not for this form"),
+        ({"lhs_scale": jnp.ones((M, 1), jnp.float32)}, "scales are for 8-bit floats"),
         ({"shape": np.int64(4)}, "the plan's shape is 4, which does not exist"),
         ({"shape": np.int64(1)}, "this call was planned for a GPU"),
         ({"lhs": jnp.ones((M - 1, K), jnp.float32)}, "lhs must have m rows"),

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from slow_cases import slow_except
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.ragged import composed
@@ -51,7 +52,7 @@ SUBSETS = [s for count in (1, 2, 3) for s in itertools.combinations(("lhs", "rhs
 MAPPED = [pytest.param(s, marks=pytest.mark.slow if len(s) == 2 else ()) for s in SUBSETS]
 
 
-@pytest.mark.parametrize("implementation", [None, "xla"])
+@pytest.mark.parametrize("implementation", slow_except([None, "xla"], [None]))
 @pytest.mark.parametrize("mapped", MAPPED, ids="-".join)
 def test_any_subset_at_any_axis(mapped, implementation):
     for shift in (0, 2):

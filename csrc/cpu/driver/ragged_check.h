@@ -155,6 +155,18 @@ class RandomRagged {
   // Writes what the results are added to, or else NaN.
   void spoil_results() { std::copy(start_.begin(), start_.end(), out_.bytes.begin()); }
 
+  // What was drawn, in a line.
+  void describe() const {
+    const RaggedCall& c = call_;
+    std::printf("  of %s: m %ld, k %ld, n %ld, groups %ld, batch %ld x %ld, shape %d, tile %d,%s%s%s halves %s, activation %d,%s%s",
+                arithmetic_of(c.kind).name, c.m, c.k, c.n, c.groups, c.batch[0], c.batch[1], static_cast<int>(c.plan.shape), c.plan.tile,
+                c.contraction ? " contraction," : "", c.transpose_rhs ? " transposed," : "", c.gated ? " gated," : "",
+                kRaggedHalvesNames[static_cast<int>(c.halves)], static_cast<int>(c.activation), c.bias.data ? " bias," : "",
+                c.row_scale.data ? " row scale," : "");
+    std::printf(" scales' blocks %ld, %ld x %ld\n", c.lhs_scale.data ? c.lhs_blocks : 0, c.rhs_scale.data ? c.rhs_k_blocks : 0,
+                c.rhs_column_blocks);
+  }
+
   void check() const {
     for (int64_t entry = 0; entry < entries_; ++entry) {
       std::vector<bool> written(out_entry_);
@@ -211,8 +223,9 @@ class RandomRagged {
   }
 
   static void draw_halves(RaggedCall& call) {
-    const auto in_halves = [](int64_t size) {
-      return (size + 2 * kRaggedHalfElements - 1) / (2 * kRaggedHalfElements) * 2 * kRaggedHalfElements;
+    const auto in_halves = [&](int64_t size) {
+      const int both = 2 * ragged_half_elements(call.kind);
+      return tiles_over(size, both) * both;
     };
     if (call.contraction) {
       call.halves = static_cast<RaggedHalves>(uniform(static_cast<int64_t>(RaggedHalves::lhs_first), kRaggedHalves - 1));

@@ -136,7 +136,7 @@ bool runs_ragged_pipeline(const RaggedCall& call) {
   if (is_float8(call.kind) && bytes_of(call.out_dtype) == 2 && call.out_dtype != DType::bf16) return false;
   if (!call.contraction && call.halves != RaggedHalves::none && !call.gated) {
     const int64_t half = call.halves == RaggedHalves::k ? call.rhs_k() : call.rhs_columns();
-    if (half % kRaggedHalfElements) return false;
+    if (half % ragged_half_elements(call.kind)) return false;
   }
   return has_bulk_copies(kernel->address);
 }

@@ -8,7 +8,7 @@
 
 namespace vbgemm {
 
-// The scales of a consumer thread's sums: those of its two rows, and of both halves of its columns, for one stage after another.
+// The scales of a consumer thread's sums: those of its two rows, and of both halves of the tile's columns, for one stage after another.
 class StageScales {
  public:
   static constexpr int kRows = 2, kHalves = 2;
@@ -74,14 +74,17 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
       if (part == 0) overlapped();
       warpgroup_wait_all();
       if (part == kParts - 1) release(stages.index);
-      const float scale[2] = {scales.of(0, part), scales.of(1, part)};
+      // Of the part's first and second 64 columns, which in a narrow gated tile are of both halves.
+      constexpr int kHalf = kPart / 2;
+      const int ahead = kParts == 1 ? 0 : part, behind = kParts == 1 ? 1 : part;
+      const float scale[2][2] = {{scales.of(0, ahead), scales.of(1, ahead)}, {scales.of(0, behind), scales.of(1, behind)}};
 #pragma unroll
       for (int block = 0; block < kPart; ++block) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           keep_in_place(products[block][i]);
           float& sum = sums[part * kPart + block][i];
-          sum = multiply_add(products[block][i], scale[i / 2], sum);
+          sum = multiply_add(products[block][i], scale[block / kHalf][i / 2], sum);
         }
       }
     }

@@ -111,7 +111,8 @@ class GroupSource {
     return boxes;
   }
 
-  // A tile has the columns of two blocks, of which the second one, in a gated product, is among those of the other half.
+  // Each half of a tile's columns lies in one block. In a gated product the second one is of the other half of the matrix; otherwise it is
+  // the next block, or, in a tile as wide as a block, the same.
   __device__ StageScales scales(const Tile& tile, int warp, int lane) const {
     const Parameters& p = parameters_;
     const float *row[StageScales::kRows] = {}, *col[StageScales::kHalves] = {};
@@ -122,7 +123,7 @@ class GroupSource {
     }
 #pragma unroll
     for (int i = 0; p.rhs_scale && i < StageScales::kHalves; ++i) {
-      const int column = p.sizes.gated ? i * p.sizes.n + tile.col : tile.col + i * kScaledColumns;
+      const int column = p.sizes.gated ? i * p.sizes.n + tile.col : tile.col + i * (Cut::kCols / 2) / kScaledColumns * kScaledColumns;
       const int block = min(column / kScaledColumns, p.rhs_column_blocks - 1);
       col[i] = p.rhs_scale + (int64_t{tile.matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks;
     }

@@ -48,6 +48,7 @@ __device__ inline void fence_staged(const RowsDestination& to) {
 template <class Cut, bool kClipped, int kBlocks, class Value>
 __device__ inline void store_wide(const RowsDestination& to, const Value& value, unsigned char* staging, int lane) {
   constexpr int kBoxCols = 32, kBoxBlocks = kBoxCols / 8;
+  static_assert(kBlocks / kBoxBlocks % Cut::kStoreBoxes == 0);  // so that the first box is not that of the newest store
 #pragma unroll
   for (int box = 0; box < kBlocks / kBoxBlocks; ++box) {
     unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
@@ -84,11 +85,13 @@ __device__ inline void stage_narrow(unsigned char* staging, int lane, const Word
 // As store_wide, for 16-bit results.
 template <class Cut, bool kClipped, int kBlocks, class Value>
 __device__ inline void store_narrow(const RowsDestination& to, const Value& value, unsigned char* staging, int lane) {
-  constexpr int kBoxCols = 64, kBoxBlocks = kBoxCols / 8;
+  constexpr int kBoxCols = 64, kBoxBlocks = kBoxCols / 8, kBoxes = kBlocks / kBoxBlocks;
+  // Whether another box than that of the newest store comes first; a single box is always the same.
+  constexpr bool kInTurn = kBoxes % Cut::kStoreBoxes == 0;
 #pragma unroll
-  for (int box = 0; box < kBlocks / kBoxBlocks; ++box) {
+  for (int box = 0; box < kBoxes; ++box) {
     unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
-    wait_stores_read<Cut::kStoreBoxes - 1>();
+    wait_stores_read<kInTurn ? Cut::kStoreBoxes - 1 : 0>();
     wave_barrier();
     stage_narrow<Cut, kBoxBlocks>(place, lane, [&](int block, int i) __attribute__((always_inline)) {
       const int from = box * kBoxBlocks + block;

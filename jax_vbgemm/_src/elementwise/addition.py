@@ -16,7 +16,8 @@ from jax.interpreters import ad
 from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.elementwise import array_kernels
-from jax_vbgemm._src.matmul.reference import accumulator, scaled
+from jax_vbgemm._src.epilogue import scaled
+from jax_vbgemm._src.matmul.reference import accumulator
 
 Known = tuple[float, ...]
 """One number for each member, known at trace time. For traced numbers a parameter is None, and an operand holds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from jax_vbgemm._src import backends
 from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.flax.groups import check_counts
 from jax_vbgemm._src.integers import saturated
-from jax_vbgemm._src.matmul.packed import row_multiple
+from jax_vbgemm._src.matmul.members import row_multiple
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.api import ragged_dot, sizes_argument
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_with_rest
@@ -28,7 +28,7 @@ def scales_of(where: str, scale: Any, count: int) -> tuple[float, ...] | None:
     """The factor of each adapter's result, of one number for all or a sequence of them; None without factors."""
     if scale is None:
         return None
-    given = list(scale) if isinstance(scale, Iterable) and np.ndim(scale) else [scale] * count
+    given = list(scale) if np.ndim(scale) else [scale] * count
     for index, value in enumerate(given):
         if isinstance(value, bool | jax.core.Tracer) or not isinstance(value, int | float | np.number):
             raise TypeError(f"{where}: scale[{index}] is {shown(value)}: it must be a number")
@@ -104,11 +104,11 @@ def _sorted_by_adapter(where: str, adapter_ids: Any, tokens: tuple[Any, ...], co
         present = ids != -1
         ids = jnp.where(present, ids, jnp.zeros((), ids.dtype))
     ids, _ = clamp(where, "adapter_ids", ids, count)
-    of_rows = [
+    ids, present = (
         jnp.broadcast_to(array.reshape(*array.shape, *[1] * (len(tokens) - array.ndim)), tokens).reshape(-1)
         for array in (ids, present)
-    ]
-    return sorted_with_rest(*of_rows, count)
+    )
+    return sorted_with_rest(ids, present, count)
 
 
 def _of_rows(scales: Sequence[float], sizes: jax.Array, lines: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.distinct import distinct
-from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
+from jax_vbgemm._src.epilogue import Activation, resolve_activation
 from jax_vbgemm._src.matmul.api import batched_gemm
 
 

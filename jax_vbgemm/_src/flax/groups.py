@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.arguments import as_array
+from jax_vbgemm._src.epilogue import Activation, gated_product, resolve_activation
 from jax_vbgemm._src.integers import is_integer, saturated
-from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
-from jax_vbgemm._src.matmul.reference import accumulator, gated_product
+from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.layer import expert_mlp
 from jax_vbgemm._src.moe.losses import Auxiliary, load_balance_loss, router_z_loss
 from jax_vbgemm._src.moe.routing import Routing, route

@@ -11,6 +11,7 @@ from flax import linen as nn
 from flax.linen import dtypes, initializers
 from flax.linen.linear import default_kernel_init
 
+from jax_vbgemm._src.epilogue import Activation
 from jax_vbgemm._src.flax.adapters import adapted, scaled, scales_of, static_sizes
 from jax_vbgemm._src.flax.branches import (
     NOT_1X1,
@@ -23,7 +24,6 @@ from jax_vbgemm._src.flax.branches import (
     sizes_of,
     split_groups,
 )
-from jax_vbgemm._src.matmul.activation import Activation
 
 __all__ = ["BatchedLinear", "BranchedConv1x1", "MultiLoRA", "batched_linear"]
 
@@ -301,8 +301,8 @@ class MultiLoRA(nn.Module):
             ups = _factors(lora_b, hidden)
             kernels = [[branch.kernel for branch in branches] for branches in (downs, ups)]
             output = adapted(
-                "MultiLoRA", downs[0].inputs, kernels[0], kernels[1], group_sizes, adapter_ids=adapter_ids, scales=scales,
-                precision=self.precision,
+                "MultiLoRA", downs[0].inputs, kernels[0], kernels[1], group_sizes, adapter_ids=adapter_ids,
+                scales=scales, precision=self.precision,
             )  # fmt: skip
         else:
             groups = split_groups("MultiLoRA", inputs, static, len(ranks))

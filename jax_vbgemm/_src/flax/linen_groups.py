@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.linen import dtypes
 
+from jax_vbgemm._src.epilogue import Activation
 from jax_vbgemm._src.flax.groups import (
     ROUTER_INIT,
     STACK_INIT,
@@ -22,7 +23,6 @@ from jax_vbgemm._src.flax.groups import (
     router_dtype,
     typed,
 )
-from jax_vbgemm._src.matmul.activation import Activation
 from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.moe.scores import ExpertGroups, Scores
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jax_vbgemm._src.epilogue import Activation, resolve_activation
 from jax_vbgemm._src.flax.adapters import adapted, scaled, scales_of, static_sizes
 from jax_vbgemm._src.flax.branches import (
     NOT_1X1,
@@ -21,7 +22,6 @@ from jax_vbgemm._src.flax.branches import (
     sizes_of,
     split_groups,
 )
-from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.api import batched_matmul
 
 __all__ = ["BatchedLinear", "BranchedConv1x1", "MultiLoRA", "batched_linear"]

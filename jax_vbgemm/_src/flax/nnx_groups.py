@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.nnx.nn import dtypes
 
+from jax_vbgemm._src.epilogue import Activation, resolve_activation
 from jax_vbgemm._src.flax.branches import check_features
 from jax_vbgemm._src.flax.groups import (
     ROUTER_INIT,
@@ -22,7 +23,6 @@ from jax_vbgemm._src.flax.groups import (
     router_dtype,
     typed,
 )
-from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.moe.scores import ExpertGroups, Scores
 
 

@@ -18,7 +18,7 @@ from jax_vbgemm._src.grouping.report import Report
 from jax_vbgemm._src.grouping.sums import Sum, add_up, fused_operands, members_of
 from jax_vbgemm._src.matmul.contract import contract
 from jax_vbgemm._src.matmul.precision import precision_name
-from jax_vbgemm._src.matmul.primitive import Term
+from jax_vbgemm._src.matmul.primitive import Batched, Term
 from jax_vbgemm._src.planner import Planner, resolve_planner
 from jax_vbgemm._src.planner.single_dots import calls_of, worthwhile
 
@@ -222,7 +222,8 @@ class _Grouping:
                 terms.append(Term(len(operands) - 2, len(operands) - 1, out, dot.lhs.transposed, dot.rhs.transposed))
             dtypes.append(member.dots[0].out_dtype)
         precision = sums[0].dots[0].precision
-        results = contract(operands, terms, dtypes, precision=precision, planner=self.planner, implementation=None)
+        batched = Batched(tuple(terms), tuple(dtypes), precision=precision, planner=self.planner)
+        results = contract(operands, batched)
         for member, result in zip(sums, results, strict=True):
             member.node.write([result.reshape(member.dots[0].shape)], env)
 

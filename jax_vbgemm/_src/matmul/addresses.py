@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jax_vbgemm._src.matmul.layout import Layout, Levels, Refined, Shape, dense, merge, refine
+from jax_vbgemm._src.matmul.layout import Layout, Levels, Refined, Shape, merge, refine
 from jax_vbgemm._src.matmul.primitive import Sizes, Term
 
 MAX_PRODUCTS_OF_K = 16
@@ -33,7 +33,10 @@ class Place(NamedTuple):
 
 
 class Address(NamedTuple):
-    """One product as a descriptor holds it: batch index i stands for (i // inner_batch, i % inner_batch)."""
+    """One product as a descriptor holds it: batch index i stands for (i // inner_batch, i % inner_batch).
+
+    pair: the index of the pair of factors from which the product comes.
+    """
 
     m: int
     n: int
@@ -45,20 +48,14 @@ class Address(NamedTuple):
     c: Place
     source: Place | None = None
     bias: Place | None = None
-
-
-class Group(NamedTuple):
-    """The products of one sum, each with the index of the pair of factors from which it comes."""
-
-    products: tuple[tuple[int, Address], ...]
-    is_cut: bool  # whether one matrix of the result is computed by several products
+    pair: int = 0
 
 
 def address(lhs: Shape, rhs: Shape, term: Term, sizes: Sizes) -> Address | None:
     """The address of a product of dense operands; None where the batch dimensions need more than two strides."""
-    out = dense((*sizes.batch, sizes.m, sizes.n))
-    group = addresses((factors(dense(lhs), dense(rhs), term),), out)
-    return None if group is None else group.products[0][1]
+    out = Layout.row_major(sizes.result)
+    products = addresses((factors(Layout.row_major(lhs), Layout.row_major(rhs), term),), out)
+    return None if products is None else products[0]
 
 
 def factors(lhs: Layout, rhs: Layout, term: Term) -> tuple[Layout, Layout]:
@@ -74,7 +71,7 @@ def _swapped(layout: Layout) -> Layout:
 @functools.lru_cache(maxsize=4096)
 def addresses(
     pairs: tuple[tuple[Layout, Layout], ...], out: Layout, source: Layout | None = None, bias: Layout | None = None
-) -> Group | None:
+) -> tuple[Address, ...] | None:
     """The products of the sum of op(A) op(B) over these pairs of factors; None where no descriptor can express them.
 
     The result is (*batch, m, n). The factors' batch dimensions, the source and the bias broadcast to that shape.
@@ -88,7 +85,7 @@ def addresses(
     (m, row_strides), row_rest = _longest(rows, row_dimensions)
     (n, col_strides), col_rest = _longest(cols, col_dimensions)
     batch = out.shape[:-2]
-    products: list[tuple[int, Address]] = []
+    products: list[Address] = []
     for index, (lhs, rhs) in enumerate(pairs):
         a, b = _broadcast(lhs, (*batch, *lhs.shape[-2:])), _broadcast(rhs, (*batch, *rhs.shape[-2:]))
         levels: Refined = []
@@ -121,9 +118,10 @@ def addresses(
             place_b = Place(b.offset + at[1], k_strides[1], col_strides[index], batch_strides[1])
             if max(*place_a[1:3], *place_b[1:3], *(s for x in places for s in x[1:3])) > LARGEST_STRIDE:
                 return None
-            at_last = Address(m, n, k, outer * inner, inner, place_a, place_b, places[0], of_source, of_bias)
-            products.append((index, at_last))
-    return Group(tuple(products), bool(row_rest or col_rest))
+            products.append(
+                Address(m, n, k, outer * inner, inner, place_a, place_b, places[0], of_source, of_bias, index)
+            )
+    return tuple(products)
 
 
 def _broadcast(layout: Layout, shape: Shape) -> Layout:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.arguments import refuse_arguments_of
-from jax_vbgemm._src.matmul.activation import Activation
+from jax_vbgemm._src.epilogue import Activation
 from jax_vbgemm._src.matmul.call import bind, with_windows
 from jax_vbgemm._src.matmul.epilogues import with_epilogues
 from jax_vbgemm._src.matmul.factors import paired, products

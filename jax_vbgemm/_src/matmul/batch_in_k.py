@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import math
 
-import jax
-
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.primitive import Term, sizes_of
-from jax_vbgemm._src.matmul.view import View
+from jax_vbgemm._src.matmul.view import Operand, View
 
 
-def fold_batch(
-    lhs: jax.Array | View, rhs: jax.Array | View, term: Term, batch: Shape
-) -> tuple[jax.Array | View, jax.Array | View, Term] | None:
+def fold_batch(lhs: Operand, rhs: Operand, term: Term, batch: Shape) -> tuple[Operand, Operand, Term] | None:
     """Factors and term of one product that sums over the batch axes in which `batch` is missing or 1.
 
     None where there is no such axis, where a factor is broadcast along such an axis, or where the factors would have to
@@ -44,7 +40,7 @@ def fold_batch(
         return None
     others = [axis for axis in range(rank) if axis not in summed]
 
-    def fold(x: jax.Array | View, shape: Shape, k_first: bool) -> jax.Array | View:
+    def fold(x: Operand, shape: Shape, k_first: bool) -> Operand:
         """(batch..., k, columns) or (batch..., columns, k) as (kept batch..., summed batch x k, columns)."""
         k, columns = (rank, rank + 1) if k_first else (rank + 1, rank)
         x = x.reshape(shape).transpose((*others, *summed, k, columns))

@@ -20,22 +20,24 @@ import jax.numpy as jnp
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.distinct import distinct
+from jax_vbgemm._src.epilogue import Epilogue, Function
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.contract import contract
-from jax_vbgemm._src.matmul.into import Windows, checked_windows
+from jax_vbgemm._src.matmul.into import check_windows, windows_into
 from jax_vbgemm._src.matmul.layout import Shape
+from jax_vbgemm._src.matmul.members import Members, members_of
 from jax_vbgemm._src.matmul.options import checked_implementation
-from jax_vbgemm._src.matmul.packed import RaggedArray, members_of, unpacked
-from jax_vbgemm._src.matmul.primitive import Epilogue, Target, Term
-from jax_vbgemm._src.matmul.view import View
+from jax_vbgemm._src.matmul.packed import RaggedArray, unpacked
+from jax_vbgemm._src.matmul.primitive import Batched, Term
+from jax_vbgemm._src.matmul.view import Operand, View
 from jax_vbgemm._src.planner import Planner, resolve_planner
 from jax_vbgemm._src.structure import difference, path_of
 
 
-class Operand(NamedTuple):
+class Argument(NamedTuple):
     """An array or a view as the caller gave it, with the shape and dtype that the primitive needs."""
 
-    array: jax.Array | View
+    array: Operand
     shape: Shape
     dtype: Any
 
@@ -46,17 +48,16 @@ class Call(NamedTuple):
     name: str  # of the public function, for messages
     argument: str | None  # the argument whose structure the results have, if there is one
     structure: Any  # the tree definition of the results
-    operands: tuple[Operand, ...]
+    operands: tuple[Argument, ...]
     terms: tuple[Term, ...]
     shapes: tuple[Shape, ...]  # of the results
     dtypes: tuple[Any, ...]  # of the results
     precision: Any
     epilogues: tuple[Epilogue, ...] = ()  # one for each result, or empty
-    after: tuple[
-        Callable[[jax.Array], jax.Array] | None, ...
-    ] = ()  # one for each result, or empty: activations that no kernel has
+    after: tuple[Function | None, ...] = ()  # one for each result, or empty: activations that no kernel has
     is_packed: bool = False  # whether the results are a RaggedArray, as some factors were
-    windows: Windows | None = None  # where results are written; None: into arrays of their own
+    views: tuple[View | None, ...] | None = None  # into which results are written; None: into arrays of their own
+    members: Members | None = None  # of the RaggedArray whose members these views are
 
     def written(self, argument: str, index: int) -> str:
         """The name of leaf `index` of an argument with the results' structure in messages: result[3], bias['w']."""
@@ -85,28 +86,25 @@ def with_windows(call: Call, into: Any) -> Call:
     """The call with its results written into `into`; where that is None, into arrays of their own."""
     if into is None:
         return call
-    leaves = leaves_of(call, "into", unpacked(into))
-    windows = checked_windows(
-        call.name, leaves, lambda index: call.written("into", index), call.result, call.shapes, call.dtypes
-    )
+    views = leaves_of(call, "into", unpacked(into))
+    check_windows(call.name, views, lambda index: call.written("into", index), call.result, call.shapes, call.dtypes)
     members = into.members if isinstance(into, RaggedArray) else None
-    return call._replace(windows=windows._replace(members=members), is_packed=members is not None)
+    return call._replace(views=tuple(views), members=members, is_packed=members is not None)
 
 
-def _packed_windows(call: Call) -> Windows:
-    """The members of a new RaggedArray, for the results."""
+def _with_new_members(call: Call) -> Call:
+    """The call with its results written into the members of a new RaggedArray."""
     for index, dtype in enumerate(call.dtypes):
         if dtype != call.dtypes[0]:
             raise ValueError(
                 f"{call.name}: {call.result(index)} is {dtype} but {call.result(0)} is {call.dtypes[0]}: a RaggedArray "
                 "has one dtype"
             )
-    dtype = call.dtypes[0] if call.dtypes else jnp.zeros(()).dtype
-    members = members_of(call.structure, call.shapes, dtype)
-    return Windows(tuple(members.views(jnp.zeros(members.elements, dtype))), members, is_new=True)
+    members = members_of(call.structure, call.shapes, call.dtypes[0])
+    return call._replace(views=tuple(members.views(jnp.zeros(members.elements, call.dtypes[0]))), members=members)
 
 
-def merged(operands: Sequence[Operand]) -> tuple[tuple[Operand, ...], list[int]]:
+def merged(operands: Sequence[Argument]) -> tuple[tuple[Argument, ...], list[int]]:
     """The distinct operands in order of first occurrence, and the position of each given operand among them."""
     arrays = distinct([operand.array for operand in operands])[1]
     keys = [(array, operand.shape, operand.dtype) for array, operand in zip(arrays, operands, strict=True)]
@@ -119,47 +117,49 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
     """Binds the primitive and gives the results in their structure."""
     implementation = checked_implementation(call.name, implementation)
     planner = resolve_planner(planner)
-    windows = call.windows
-    if call.is_packed and windows is None and call.shapes:
-        windows = _packed_windows(call)
-    read = [x.buffer if isinstance(x, View) else x for x in (operand.array for operand in call.operands)]
+    if call.is_packed and call.views is None and call.shapes:
+        call = _with_new_members(call)
+    arrays: list[Any] = [operand.array for operand in call.operands]
     # Nothing can be planned for symbolic dimensions (jax.export).
-    shapes = chain(call.shapes, (x.shape for x in read), (operand.shape for operand in call.operands))
+    read = (x.buffer.shape if isinstance(x, View) else x.shape for x in arrays)
+    shapes = chain(call.shapes, read, (operand.shape for operand in call.operands))
     by_plan = implementation == "kernel" or all(map(compat.is_static, shapes))
-    into = None if windows is None else windows.into(call.shapes, read)
+    writes, targets = ([], []) if call.views is None else windows_into(call.views, call.shapes, arrays)
     # Where XLA computes part of the results, they are arrays first and are put into their windows afterwards.
-    put_later = into is not None and (not by_plan or any(call.after))
+    put_later = not by_plan or any(call.after)
 
-    def run(arrays: list[Any]) -> list[jax.Array]:
-        operands = [_as(x, *operand[1:]) for x, operand in zip(arrays, call.operands, strict=True)]
+    def run(given: list[Any]) -> list[jax.Array]:
+        operands = [_as(x, *operand[1:]) for x, operand in zip(given, call.operands, strict=False)]
         if not by_plan:
             return reference.results(operands, call.terms, call.dtypes, call.epilogues, call.precision)
-        return contract(
-            operands,
-            call.terms,
-            call.dtypes,
+        batched = Batched(
+            terms=call.terms,
+            out_dtypes=call.dtypes,
             epilogues=call.epilogues,
-            into=None if put_later else into,
+            writes=() if put_later else tuple(writes),
+            targets=() if put_later else tuple(targets),
             precision=call.precision,
             planner=planner,
             implementation=implementation,
         )
+        return contract([*operands, *given[len(operands) :]], batched)
 
-    results = list(_unchecked(run, call.epilogues)([operand.array for operand in call.operands]))
+    results = list(_unchecked(run, call.epilogues)(arrays))
     for index, function in enumerate(call.after):
         if function is not None:
             results[index] = function(results[index])
-    if into is not None and windows is not None:
+    if call.views is not None:
         if put_later:
-            bases = [None if base is None else index for index, base in enumerate(into.bases)]
-            targets = [Target(shape, base) for shape, base in zip(into.shapes, bases, strict=True)]
-            results = reference.put(results, into.writes, targets, into.bases, [[]] * len(targets))
-        results = windows.results(into.writes, results)
+            results = reference.put(results, writes, targets, arrays, [[]] * len(targets))
+        results = [
+            results[window.array] if view is None else View.with_layout(results[window.array], view.layout)
+            for view, window in zip(call.views, writes, strict=True)
+        ]
     if not call.is_packed:
         return jax.tree.unflatten(call.structure, results)
-    if windows is None or windows.members is None:  # there are no results
+    if call.members is None or not results:
         return RaggedArray(jnp.zeros(0), members_of(call.structure, (), jnp.zeros(()).dtype))
-    return RaggedArray(results[0].buffer, windows.members)
+    return RaggedArray(results[0].buffer, call.members)
 
 
 def _as(array: Any, shape: Shape, dtype: Any) -> Any:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from jax_vbgemm import _core
 from jax_vbgemm._src.arithmetic import ARITHMETICS
-from jax_vbgemm._src.matmul.activation import activation_number
+from jax_vbgemm._src.epilogue import Epilogue, Scalar, activation_number
 from jax_vbgemm._src.matmul.addresses import Address, Place
 from jax_vbgemm._src.planner import Catalogue, Plan
 from jax_vbgemm._src.planner.tables.catalogue import PIPELINED
@@ -34,16 +34,6 @@ KERNELS = tuple(_core.kernels())
 
 KINDS = tuple(ARITHMETICS)
 """The names of the arithmetics (how products are formed); a call refers to one by its index here."""
-
-
-class EpilogueAddress(NamedTuple):
-    """An epilogue in terms of the call's buffers: alpha and beta are numbers or (buffer, element) pairs."""
-
-    alpha: complex | tuple[int, int]
-    beta: complex | tuple[int, int]
-    source: int | None
-    bias: int | None
-    activation: str | None
 
 
 class Descriptors(NamedTuple):
@@ -80,10 +70,10 @@ def problem_table(addresses: Sequence[Address], buffers: Sequence[tuple[int, int
     return np.array(rows, PROBLEM)
 
 
-def epilogue_table(epilogues: Sequence[EpilogueAddress], addresses: Sequence[Address]) -> NDArray[np.void]:
-    """The EPILOGUE rows: one for each problem, or none at all."""
+def epilogue_table(epilogues: Sequence[Epilogue], addresses: Sequence[Address]) -> NDArray[np.void]:
+    """The EPILOGUE rows: one for each problem, or none at all; the operands of epilogues are indices of buffers."""
 
-    def scalar(value: complex | tuple[int, int]) -> tuple[float, float, int, int, int]:
+    def scalar(value: Scalar) -> tuple[float, float, int, int, int]:
         if isinstance(value, tuple):
             return 0.0, 0.0, value[0], 0, value[1]
         return float(np.real(value)), float(np.imag(value)), -1, 0, 0

@@ -9,13 +9,12 @@ import jax.numpy as jnp
 
 from jax_vbgemm._src.arguments import promotes
 from jax_vbgemm._src.distinct import distinct
-from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
-from jax_vbgemm._src.matmul.call import Call, Operand, leaves_of, merged
+from jax_vbgemm._src.epilogue import Activation, Epilogue, resolve_activation
+from jax_vbgemm._src.matmul.call import Argument, Call, leaves_of, merged
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.packed import unpacked
-from jax_vbgemm._src.matmul.primitive import Epilogue, renumber_epilogue
 from jax_vbgemm._src.matmul.scalars import checked_scalar, is_zero, scalars
-from jax_vbgemm._src.matmul.view import View, as_operand, dense
+from jax_vbgemm._src.matmul.view import Operand, View, as_operand, dense
 
 
 def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activation: Activation) -> Call:
@@ -31,7 +30,7 @@ def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activa
     symmetric = {term.out for term in call.terms if term.symmetric}
     operands = list(call.operands)
 
-    def place(operand: Operand) -> int:
+    def place(operand: Argument) -> int:
         operands.append(operand)
         return len(operands) - 1
 
@@ -71,11 +70,11 @@ def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activa
     if all(epilogue == Epilogue() for epilogue in epilogues):
         return call._replace(after=tuple(after))
     different, position = merged(operands)  # the operands of terms come first and keep their positions
-    renumbered = tuple(renumber_epilogue(epilogue, position) for epilogue in epilogues)
+    renumbered = tuple(epilogue.renumbered(position) for epilogue in epilogues)
     return call._replace(operands=different, epilogues=renumbered, after=tuple(after))
 
 
-def _addends(call: Call, option: str, tree: Any) -> list[jax.Array | View | None]:
+def _addends(call: Call, option: str, tree: Any) -> list[Operand | None]:
     """C or the bias of each result, or None. An object that is given several times becomes one array."""
     leaves = leaves_of(call, option, unpacked(tree))
     if option == "bias":  # a bias is small and broadcast, so that a copy of a view costs little
@@ -90,9 +89,7 @@ def _addends(call: Call, option: str, tree: Any) -> list[jax.Array | View | None
     return [arrays[i] for i in index]
 
 
-def _checked_addend(
-    call: Call, option: str, index: int, array: jax.Array | View | None, *, exact: bool
-) -> Operand | None:
+def _checked_addend(call: Call, option: str, index: int, array: Operand | None, *, exact: bool) -> Argument | None:
     """C or the bias of result `index`, which has the result's shape or broadcasts to it."""
     if array is None:
         return None
@@ -107,7 +104,7 @@ def _checked_addend(
         raise ValueError(
             f"{call.name}: {call.written(option, index)} is {array.dtype}, which does not promote to {dtype}"
         )
-    return Operand(array, array.shape, dtype)
+    return Argument(array, array.shape, dtype)
 
 
 def _broadcasts(shape: Shape, target: Shape) -> bool:

@@ -11,13 +11,13 @@ import numpy as np
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import refuse_explicit_axes, shown
-from jax_vbgemm._src.matmul.call import Call, Operand, merged
+from jax_vbgemm._src.matmul.call import Argument, Call, merged
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.options import check_options, result_dtype
 from jax_vbgemm._src.matmul.packed import RaggedArray, unpacked
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.primitive import Sizes, Term, sizes_of
-from jax_vbgemm._src.matmul.view import View, as_operand, is_view
+from jax_vbgemm._src.matmul.view import Operand, View, as_operand, is_view
 from jax_vbgemm._src.structure import difference, path_of
 
 
@@ -26,7 +26,7 @@ class Factors(NamedTuple):
 
     argument: str
     tree: Any
-    arrays: list[jax.Array | View]  # the leaves of the tree
+    arrays: list[Operand]  # the leaves of the tree
     written: Callable[[int], str]  # how the user would write leaf i
     is_packed: bool  # whether As or Bs was a RaggedArray
 
@@ -104,7 +104,7 @@ def products(
             ("symmetric", symmetric, lhs),
         )
     ]
-    operands: list[Operand] = []
+    operands: list[Argument] = []
     shapes: list[Shape] = []
     dtypes = []
     for index, (a, b, *of_term) in enumerate(zip(lhs.arrays, rhs.arrays, *flags, strict=True)):
@@ -122,7 +122,7 @@ def products(
             raise type(error)(
                 f"{name}: {names[0]} is {_describe(a, b)} but {names[1]} is {_describe(b, a)}{transposed}: {error}"
             ) from None
-        operands += [Operand(a, a.shape, a_dtype), Operand(b, b.shape, b_dtype)]
+        operands += [Argument(a, a.shape, a_dtype), Argument(b, b.shape, b_dtype)]
         shapes.append((*sizes.batch, sizes.m, sizes.n))
     refuse_explicit_axes(name, lhs.arrays, lhs.written)
     refuse_explicit_axes(name, rhs.arrays, rhs.written)
@@ -146,7 +146,7 @@ def _without_views(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.buffer if isinstance(x, View) else x, tree, is_leaf=is_view)
 
 
-def _checked_sizes(a: jax.Array | View, b: jax.Array | View, term: Term) -> Sizes:
+def _checked_sizes(a: Operand, b: Operand, term: Term) -> Sizes:
     if a.ndim < 2 or b.ndim < 2:
         raise ValueError("both need rank 2 or more")
     sizes = sizes_of(a.shape, b.shape, term)
@@ -170,11 +170,11 @@ def _flags(name: str, option: str, flags: Any, of: Factors) -> list[bool]:
     return [bool(leaf) for leaf in leaves]
 
 
-def _is_float8(*operands: jax.Array | View) -> bool:
+def _is_float8(*operands: Operand) -> bool:
     """Whether an operand is an 8-bit float. It promotes with no other dtype, and is multiplied as it is where the
     caller names the dtype of the result."""
     return any(jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1 for x in operands)
 
 
-def _describe(x: jax.Array | View, other: jax.Array | View) -> str:
+def _describe(x: Operand, other: Operand) -> str:
     return str(tuple(x.shape)) if x.dtype == other.dtype else f"{x.dtype}{tuple(x.shape)}"

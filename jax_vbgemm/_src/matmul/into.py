@@ -3,64 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import jax
+from typing import Any
 
 from jax_vbgemm._src.arguments import refuse_explicit_axes, shown
 from jax_vbgemm._src.distinct import distinct
-from jax_vbgemm._src.matmul.contract import Into, into_zeros
-from jax_vbgemm._src.matmul.layout import Shape, covers, dense, overlap
-from jax_vbgemm._src.matmul.packed import Members
-from jax_vbgemm._src.matmul.primitive import Window
+from jax_vbgemm._src.matmul.layout import Layout, Shape
+from jax_vbgemm._src.matmul.overlap import covers, overlap
+from jax_vbgemm._src.matmul.primitive import Target, Window, target_of
 from jax_vbgemm._src.matmul.view import View
 
 
-class Windows(NamedTuple):
-    """The view into which each result is written; None where the result is an array of its own."""
-
-    views: tuple[View | None, ...]
-    members: Members | None = None  # the members, where the views are those of a RaggedArray
-    is_new: bool = False  # whether the RaggedArray is a new one, whose buffer holds zeros
-
-    def into(self, shapes: Sequence[Shape], read: Sequence[jax.Array]) -> Into:
-        """The windows in the form that the primitive takes, for results of these shapes. `read`: the arrays the call
-        reads."""
-        buffers, index = distinct([view.buffer for view in self.views if view is not None])
-        array_of = iter(index)
-        writes, target_shapes = [], [buffer.shape for buffer in buffers]
-        for view, shape in zip(self.views, shapes, strict=True):
-            if view is None:
-                writes.append(Window(len(target_shapes), dense(shape)))
-                target_shapes.append(shape)
-            else:
-                writes.append(Window(next(array_of), view.layout))
-        if self.is_new:
-            return into_zeros(writes, target_shapes, [buffer.dtype for buffer in buffers])
-        # A buffer that the windows cover completely need not be passed, as nothing of it is kept. It is passed where
-        # the call reads it as an operand too: XLA can then update it in place.
-        number = distinct([*buffers, *read])[1]
-        bases: list[Any] = [
-            None
-            if covers(tuple(w.layout for w in writes if w.array == index), buffer.size)
-            and number[index] not in number[len(buffers) :]
-            else buffer
-            for index, buffer in enumerate(buffers)
-        ]
-        bases += [None] * (len(target_shapes) - len(buffers))
-        return Into(writes, target_shapes, bases)
-
-    def results(self, writes: Sequence[Window], targets: Sequence[jax.Array]) -> list[Any]:
-        """Each result: a view of its updated buffer, or the array."""
-        return [
-            targets[window.array] if view is None else View.with_layout(targets[window.array], view.layout)
-            for view, window in zip(self.views, writes, strict=True)
-        ]
+def windows_into(
+    views: Sequence[View | None], shapes: Sequence[Shape], arrays: list[Any]
+) -> tuple[list[Window], list[Target]]:
+    """The windows and targets of results of these shapes that are written into views, or where the view is None, are
+    arrays of their own. `arrays`: those that the call reads; the bases of targets become the last ones.
+    """
+    buffers, numbers = distinct([view.buffer for view in views if view is not None])
+    array_of = iter(numbers)
+    writes: list[Window] = []
+    own: list[Target] = []  # of the results that are arrays of their own
+    for view, shape in zip(views, shapes, strict=True):
+        if view is None:
+            writes.append(Window(len(buffers) + len(own), Layout.row_major(shape)))
+            own.append(Target(shape))
+        else:
+            writes.append(Window(next(array_of), view.layout))
+    # A buffer that the windows cover completely need not be passed, as nothing of it is kept. It is passed where the
+    # call reads it as an operand too: XLA can then update it in place.
+    number = distinct([*buffers, *(x.buffer if isinstance(x, View) else x for x in arrays)])[1]
+    targets = []
+    for index, buffer in enumerate(buffers):
+        layouts = tuple(window.layout for window in writes if window.array == index)
+        is_kept = number[index] in number[len(buffers) :] or not covers(layouts, buffer.size)
+        targets.append(target_of(buffer.shape, buffer if is_kept else None, arrays))
+    return writes, targets + own
 
 
-def checked_windows(
+def check_windows(
     name: str, leaves: Sequence[Any], written: Any, result: Any, shapes: Sequence[Shape], dtypes: Sequence[Any]
-) -> Windows:
+) -> None:
     """Checks that results of these shapes and dtypes can be written into the views `leaves`.
 
     ValueError or TypeError name the view that is wrong. `written`, `result`: the names of leaf i of `into` and of
@@ -90,4 +72,3 @@ def checked_windows(
         if found:
             first, second = (written(members[place][0]) for place in found)
             raise ValueError(f"{name}: {first} and {second} overlap in their buffer: results must not")
-    return Windows(tuple(leaves))

@@ -16,23 +16,24 @@ import numpy as np
 from jax_vbgemm._core import catalogue_hash
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.distinct import distinct
+from jax_vbgemm._src.epilogue import Epilogue
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.descriptors import (
     KINDS,
     Descriptors,
-    EpilogueAddress,
     epilogue_table,
     pack,
     problem_table,
     sums_fit,
     workspace_bytes,
 )
-from jax_vbgemm._src.matmul.layout import Shape, covers
-from jax_vbgemm._src.matmul.placement import Operand, Placed, Sum, Use, array_of, layout_of, place
+from jax_vbgemm._src.matmul.layout import Shape
+from jax_vbgemm._src.matmul.overlap import covers
+from jax_vbgemm._src.matmul.placement import Placed, Sum, Use, array_of, layout_of, place
 from jax_vbgemm._src.matmul.precision import precision_name
-from jax_vbgemm._src.matmul.primitive import Epilogue, Scalar
+from jax_vbgemm._src.matmul.primitive import Batched
 from jax_vbgemm._src.matmul.reference import accumulator
-from jax_vbgemm._src.matmul.view import View, dense
+from jax_vbgemm._src.matmul.view import Operand, View, dense
 from jax_vbgemm._src.planner import Auto, DeviceSpec, kind_of, plan_problems
 from jax_vbgemm._src.planner.plan.draft import DraftPlanner
 from jax_vbgemm._src.problem import Problem
@@ -43,9 +44,7 @@ def kernel_call(
     sums: Sequence[Sum],
     dtype: Any,
     targets: Sequence[jax.Array | None],
-    target_shapes: Sequence[Shape],
-    precision: Any,
-    planner: Any,
+    batched: Batched,
     platform: str,
     device: DeviceSpec,
 ) -> tuple[list[jax.Array | None], list[jax.Array | None]]:
@@ -58,38 +57,35 @@ def kernel_call(
     products = [product for x in placed for product in x.products]
     owner = np.repeat(np.arange(len(sums)), [len(x.products) for x in placed])
     lhs_dtype, rhs_dtype = (operands[index].dtype.name for index in sums[0].terms[0][:2])
-    kind = kind_of(lhs_dtype, precision_name(precision), device, rhs_dtype)
-    terms = [_terms_side_by_side(x, device, planner) for x in placed]
+    kind = kind_of(lhs_dtype, precision_name(batched.precision), device, rhs_dtype)
+    terms = [_terms_side_by_side(x, device, batched.planner) for x in placed]
     problems = tuple(_batch_of_terms(x.problem, count) for x, count in zip(placed, terms, strict=True))
-    plan = plan_problems(problems, kind, device, planner)
+    plan = plan_problems(problems, kind, device, batched.planner)
     if len(owner) > len(sums) and not sums_fit(plan, owner, np.array([product.k for product in products], np.int64)):
-        added = _added_by_xla(operands, sums, dtype, precision, planner, platform, device)
-        return list(added), list(targets)
+        return list(_added_by_xla(operands, sums, dtype, batched, platform, device)), list(targets)
 
-    bases = _bases(placed, targets, target_shapes, dtype)
-    given = _Arguments(operands, sums, placed, bases)
-    returned = _Results(sums, placed)
+    target_shapes = [target.shape for target in batched.targets]
+    given = _Buffers(operands, placed, _bases(placed, targets, target_shapes, dtype))
+    returned, position = _results(placed)
     buffers = [
-        (given.factor(a), given.factor(b), given.count + returned.position[index])
+        (given.factor(a), given.factor(b), given.count + position[index])
         for index, x in enumerate(placed)
         for a, b in x.pairs
     ]
-    finishing = [given.epilogue(x, of_sum.epilogue) for x, of_sum in zip(placed, sums, strict=True) if of_sum.epilogue]
+    finishing = [given.epilogue(x, x.sum.epilogue) for x in placed if x.sum.epilogue]
     epilogues = epilogue_table([finishing[index] for index in owner.tolist()] if finishing else [], products)
     descriptors = pack(plan, problem_table(products, buffers), epilogues, owner, np.array(terms))
 
-    shapes = [*(sums[index].shape for index in returned.alone), *(target_shapes[index] for index in returned.targets)]
+    shapes = [x.sum.shape for x in placed if x.window is None] + [target_shapes[index] for index in returned]
     types = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
     workspace = workspace_bytes(platform, given.count + len(types), descriptors, accumulator(dtype))
     if workspace:
         types.append(jax.ShapeDtypeStruct((workspace // 4,), np.int32))
-    values = _bound(descriptors, kind, given, types, _aliases(given, returned, placed))
+    values = _bound(descriptors, kind, given, types, _aliases(given, placed, returned, position))
     new_targets = list(targets)
-    for index, at in returned.targets.items():
+    for index, at in returned.items():
         new_targets[index] = values[at]
-    return [
-        values[at] if x.window is None else None for x, at in zip(placed, returned.position, strict=True)
-    ], new_targets
+    return [values[at] if x.window is None else None for x, at in zip(placed, position, strict=True)], new_targets
 
 
 def _terms_side_by_side(x: Placed, device: DeviceSpec, planner: Any) -> int:
@@ -124,22 +120,16 @@ def _bases(
     return bases
 
 
-class _Arguments:
+class _Buffers:
     """The arrays passed to the call, each one once: factors; then sources, biases and targets; then alphas and
     betas."""
 
-    def __init__(
-        self,
-        operands: Sequence[Operand],
-        sums: Sequence[Sum],
-        placed: Sequence[Placed],
-        bases: Mapping[int, jax.Array],
-    ) -> None:
+    def __init__(self, operands: Sequence[Operand], placed: Sequence[Placed], bases: Mapping[int, jax.Array]) -> None:
         self._operands = operands
         number = distinct([*(x.buffer if isinstance(x, View) else x for x in operands), *bases.values()])[1]
         self._array_of_operand = number[: len(operands)]
         self._array_of_base = dict(zip(bases, number[len(operands) :], strict=True))
-        epilogues = [x.epilogue for x in sums if x.epilogue is not None]
+        epilogues = [x.sum.epilogue for x in placed if x.sum.epilogue is not None]
 
         factors: dict[Any, jax.Array] = {}
         for use in itertools.chain(*(pair for x in placed for pair in x.pairs)):
@@ -151,7 +141,7 @@ class _Arguments:
         biases = [Use(epilogue.bias) for epilogue in epilogues if epilogue.bias is not None]
         addends |= {("bias", self._key(use)): array_of(operands, use) for use in biases}
         addends |= {("target", index): base for index, base in bases.items()}
-        scalars = [scalar[0] for e in epilogues for scalar in (e.alpha, e.beta) if isinstance(scalar, tuple)]
+        scalars = [index for epilogue in epilogues for index in epilogue.scalars]
         self._factors, self._addends = list(factors), list(addends)
         self._factor_at, self._addend_at = _positions(factors, 0), _positions(addends, len(factors))
         self._scalar_at = _positions(dict.fromkeys(scalars), len(factors) + len(addends))
@@ -169,18 +159,13 @@ class _Arguments:
         """The position of the target's initial contents; None where the call overwrites the whole target."""
         return self._addend_at.get(("target", index))
 
-    def epilogue(self, x: Placed, epilogue: Epilogue) -> EpilogueAddress:
+    def epilogue(self, x: Placed, epilogue: Epilogue) -> Epilogue:
         """The sum's epilogue, with positions of arrays for operands."""
-
-        def scalar(value: Scalar) -> complex | tuple[int, int]:
-            return (self._scalar_at[value[0]], value[1]) if isinstance(value, tuple) else value
-
-        return EpilogueAddress(
-            scalar(epilogue.alpha),
-            scalar(epilogue.beta),
-            None if x.source is None else self.source(x),
-            None if epilogue.bias is None else self._addend_at["bias", self._key(Use(epilogue.bias))],
-            epilogue.activation,
+        scalars = Epilogue(epilogue.alpha, epilogue.beta).renumbered(self._scalar_at)
+        return scalars._replace(
+            source=None if x.source is None else self.source(x),
+            bias=None if epilogue.bias is None else self._addend_at["bias", self._key(Use(epilogue.bias))],
+            activation=epilogue.activation,
         )
 
     def reads(self, placed: Sequence[Placed]) -> Counter[Any]:
@@ -211,33 +196,32 @@ class _Arguments:
         return ("target", x.window.array) if is_there else self._key(x.source)
 
 
-class _Results:
-    """The call's results: first the sums that are arrays of their own, then the targets."""
-
-    def __init__(self, sums: Sequence[Sum], placed: Sequence[Placed]) -> None:
-        self.alone = [index for index, x in enumerate(placed) if x.window is None]
-        written = sorted({x.window.array for x in placed if x.window is not None})
-        self.targets = _positions(dict.fromkeys(written), len(self.alone))
-        at_alone = _positions(dict.fromkeys(self.alone), 0)
-        self.position = [
-            at_alone[index] if x.window is None else self.targets[x.window.array] for index, x in enumerate(placed)
-        ]
+def _results(placed: Sequence[Placed]) -> tuple[dict[int, int], list[int]]:
+    """The position of each returned target, by target number, and of each sum's result or target among the call's
+    results: first the sums that are arrays of their own, then the targets."""
+    alone = [index for index, x in enumerate(placed) if x.window is None]
+    written = sorted({x.window.array for x in placed if x.window is not None})
+    targets, at_alone = _positions(dict.fromkeys(written), len(alone)), _positions(dict.fromkeys(alone), 0)
+    position = [at_alone[i] if x.window is None else targets[x.window.array] for i, x in enumerate(placed)]
+    return targets, position
 
 
 def _positions(names: Mapping[Any, Any], first: int) -> dict[Any, int]:
     return {name: first + place for place, name in enumerate(names)}
 
 
-def _aliases(given: _Arguments, returned: _Results, placed: Sequence[Placed]) -> dict[int, int]:
+def _aliases(
+    given: _Buffers, placed: Sequence[Placed], returned: Mapping[int, int], position: Sequence[int]
+) -> dict[int, int]:
     """Pairs (argument, result) that share a buffer: targets, and sources that the call reads once. XLA copies an
     argument whose value is needed after the call."""
     reads = given.reads(placed)
     aliases = {
         given.source(x): at
-        for x, at in zip(placed, returned.position, strict=True)
+        for x, at in zip(placed, position, strict=True)
         if x.window is None and given.is_read_once(x, reads)
     }
-    for index, at in returned.targets.items():
+    for index, at in returned.items():
         base = given.target(index)
         if base is not None:
             aliases[base] = at
@@ -245,7 +229,7 @@ def _aliases(given: _Arguments, returned: _Results, placed: Sequence[Placed]) ->
 
 
 def _bound(
-    descriptors: Descriptors, kind: str, given: _Arguments, types: Sequence[Any], aliases: Mapping[int, int]
+    descriptors: Descriptors, kind: str, given: _Buffers, types: Sequence[Any], aliases: Mapping[int, int]
 ) -> Any:
     """Binds the custom call and gives its results."""
     call = jax.ffi.ffi_call(
@@ -273,7 +257,9 @@ def _bound(
     )
 
 
-def _added_by_xla(operands: Sequence[Operand], sums: Sequence[Sum], dtype: Any, *options: Any) -> list[jax.Array]:
+def _added_by_xla(
+    operands: Sequence[Operand], sums: Sequence[Sum], dtype: Any, batched: Batched, platform: str, device: DeviceSpec
+) -> list[jax.Array]:
     """The sums of `kernel_call` where there are too many tiles for one record each, which sums of products need.
 
     Each product is a result of its own in the accumulator's dtype, and XLA adds the products.
@@ -281,13 +267,14 @@ def _added_by_xla(operands: Sequence[Operand], sums: Sequence[Sum], dtype: Any, 
     # Views are copied, as a K of several levels would again become several products.
     operands = [dense(x) for x in operands]
     alone = [
-        Sum([term._replace(symmetric=term.symmetric and len(x.terms) == 1)], x.shape, None, None)
+        Sum([term._replace(symmetric=term.symmetric and len(x.terms) == 1)], x.shape, x.dtypes, x.depth)
         for x in sums
         for term in x.terms
     ]
-    values: Any = iter(kernel_call(operands, alone, accumulator(dtype), (), (), *options)[0])
+    wide = accumulator(dtype)
+    values: Any = iter(kernel_call(operands, alone, wide, (), batched._replace(targets=()), platform, device)[0])
     totals: list[jax.Array] = [functools.reduce(jnp.add, [next(values) for _ in x.terms]) for x in sums]
-    epilogues = [x.epilogue for x in sums if x.epilogue is not None]
-    if epilogues:
-        return reference.finish(totals, operands, epilogues, [dtype] * len(sums))
-    return [total.astype(dtype) for total in totals]
+    return [
+        total.astype(dtype) if x.epilogue is None else reference.finish(total, x.epilogue, operands, dtype)
+        for total, x in zip(totals, sums, strict=True)
+    ]

@@ -38,6 +38,12 @@ class Layout(NamedTuple):
     dimensions: tuple[Levels, ...]
     offset: int = 0
 
+    @classmethod
+    def row_major(cls, shape: Shape) -> Layout:
+        """The layout of an array without gaps."""
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        return cls(tuple(((size, stride),) for size, stride in zip(shape, strides, strict=True)))
+
     @property
     def is_static(self) -> bool:
         """Whether no size, stride or offset is symbolic."""
@@ -81,9 +87,18 @@ class Layout(NamedTuple):
         reach = 0
         for size, stride in sorted(self.levels, key=lambda level: level[1]):
             if stride <= reach:
-                return self.size == 0 or (self.is_static and bool(_count(self).max() == 1))
+                return self.size == 0 or (
+                    self.is_static and bool(np.bincount(self.positions().reshape(-1) - self.offset).max() == 1)
+                )
             reach += (size - 1) * stride
         return True
+
+    def positions(self) -> NDArray[np.int64]:
+        """The position of each element, as an array with one dimension for each level."""
+        index = np.full((), self.offset, np.int64)
+        for size, stride in self.levels:
+            index = np.add.outer(index, np.arange(size, dtype=np.int64) * stride)
+        return index
 
     def transpose(self, axes: Sequence[int]) -> Layout:
         return Layout(tuple(self.dimensions[axis] for axis in axes), self.offset)
@@ -98,7 +113,7 @@ class Layout(NamedTuple):
         if math.prod(shape) != self.size:
             raise ValueError(f"{self.shape} does not have the elements of {tuple(shape)}")
         if self.size == 0:
-            return dense(tuple(shape))
+            return Layout.row_major(tuple(shape))
         rest = self.levels
         dimensions: list[Levels] = []
         for wanted in reversed(shape):
@@ -154,12 +169,6 @@ class Layout(NamedTuple):
         return buffer.reshape(-1).at[_indices(self, buffer.size)].add(values).reshape(buffer.shape)
 
 
-def dense(shape: Shape) -> Layout:
-    """The row-major layout of a contiguous array."""
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    return Layout(tuple(((size, stride),) for size, stride in zip(shape, strides, strict=True)))
-
-
 Refined = list[tuple[int, tuple[int, ...]]]
 """Levels that several layouts share: (size, the stride of each), outermost first."""
 
@@ -195,74 +204,6 @@ def refine(dimensions: Sequence[Levels]) -> Refined | None:
             if size > part:
                 levels.append((size // part, stride * part))
     return merge(reversed(found))
-
-
-@functools.lru_cache(maxsize=1024)
-def overlap(layouts: tuple[Layout, ...]) -> tuple[int, int] | None:
-    """The indices of two layouts that have a position in common; None where all layouts are disjoint."""
-    if not all(layout.is_static for layout in layouts):
-        pairs = itertools.combinations(range(len(layouts)), 2)
-        return next((pair for pair in pairs if not _are_certainly_apart(*(layouts[index] for index in pair))), None)
-    spans = sorted((x.offset, x.end, index) for index, x in enumerate(layouts) if x.size)
-    reaching: list[int] = []  # indices of the layouts whose end lies past the beginning of the current one
-    for begin, _, index in spans:
-        reaching = [other for other in reaching if layouts[other].end > begin]
-        for other in reaching:
-            if _overlap_two(layouts[other], layouts[index]):
-                return min(other, index), max(other, index)
-        reaching.append(index)
-    return None
-
-
-def covers(layouts: tuple[Layout, ...], elements: int) -> bool:
-    """Whether layouts that are disjoint and injective contain every element of a buffer."""
-    return sum(x.size for x in layouts) == elements
-
-
-def _are_certainly_apart(one: Layout, other: Layout) -> bool:
-    """Whether two layouts have no position in common, whatever the values of symbolic sizes."""
-    return compat.certainly(lambda: not _overlap_two(one, other))
-
-
-def _overlap_two(one: Layout, other: Layout) -> bool:
-    """Whether two layouts have a position in common.
-
-    Where both consist of rows of one pitch and no row crosses a multiple of the pitch, comparing the rows is enough;
-    otherwise all positions are compared.
-    """
-    if one.size == 0 or other.size == 0:
-        return False
-    if compat.certainly(lambda: one.offset >= other.end) or compat.certainly(lambda: other.offset >= one.end):
-        return False
-    pitch = max((stride for x in (one, other) for _, stride in x.levels), default=0)
-    if pitch:
-        (begin, count, row), (other_begin, other_count, other_row) = (_by_pitch(x, pitch) for x in (one, other))
-        if max(row.end, other_row.end) <= pitch:
-            meet = begin < other_begin + other_count and other_begin < begin + count
-            return meet and _overlap_two(row, other_row)
-    if not (one.is_static and other.is_static):
-        return True
-    return bool(np.intersect1d(_elements(one), _elements(other)).size)
-
-
-def _by_pitch(layout: Layout, pitch: int) -> tuple[int, int, Layout]:
-    """The layout cut into rows of this pitch: the first row, the number of rows, and the layout within one row."""
-    begin, offset = divmod(layout.offset, pitch)
-    count = 1 + sum(size - 1 for size, stride in layout.levels if stride == pitch)
-    return begin, count, Layout((tuple(level for level in layout.levels if level[1] != pitch),), offset)
-
-
-def _elements(layout: Layout) -> NDArray[np.int64]:
-    """The position of each element, as an array with one dimension for each level."""
-    index = np.full((), layout.offset, np.int64)
-    for size, stride in layout.levels:
-        index = np.add.outer(index, np.arange(size, dtype=np.int64) * stride)
-    return index
-
-
-def _count(layout: Layout) -> NDArray[np.int64]:
-    """How many elements lie at each position."""
-    return np.bincount(_elements(layout).reshape(-1) - layout.offset)
 
 
 def _indices(layout: Layout, elements: int) -> jax.Array:

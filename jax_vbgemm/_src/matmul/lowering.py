@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -19,198 +18,144 @@ from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.arithmetic import arithmetic_of
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.kernel_call import kernel_call
-from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.placement import Sum
-from jax_vbgemm._src.matmul.primitive import (
-    Epilogue,
-    Sizes,
-    Target,
-    Term,
-    Window,
-    batched_matmul_p,
-    sizes_of,
-    windows_in_bases,
-    windows_of,
-)
+from jax_vbgemm._src.matmul.primitive import Batched, Sizes, Target, batched_matmul_p, sizes_of
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import dense
 from jax_vbgemm._src.planner import Auto, DeviceSpec
 from jax_vbgemm._src.problem import LARGEST_SIZE
 
 
-def _lower(platform: str, ctx: Any, *operands: Any, implementation: str | None, **params: Any) -> Any:
+def _lower(platform: str, ctx: Any, *operands: Any, batched: Batched) -> Any:
     backend = backends.BACKENDS[platform]
-    if implementation == "xla":
-        rule = _xla_form
-    # symbolic sizes of jax.export, for which no plan can be made
-    elif not all(compat.is_static(aval.shape) for aval in ctx.avals_in):
-        if implementation == "kernel":
-            raise NotImplementedError("batched_matmul: implementation='kernel', but kernels need static shapes")
-        rule = _xla_form
-    elif backend.module is not None or compat.is_export(ctx):
+    rule = _xla_form
+    why = None  # there is no kernel
+    if not all(compat.is_static(aval.shape) for aval in ctx.avals_in):
+        why = "kernels need static shapes"  # symbolic sizes of jax.export, for which no plan can be made
+    elif backend.module is None and not compat.is_export(ctx):
         # An exported program may run on a machine that has the backend, even if this machine lacks it.
-        rule = partial(_kernel_form, platform=platform, implementation=implementation)
-    elif implementation == "kernel":
-        raise NotImplementedError(
-            f"batched_matmul: implementation='kernel', but the {platform} backend is {backend.absent}"
-        )
-    else:
-        rule = _xla_form
-    return mlir.lower_fun(partial(rule, **params), multiple_results=True)(ctx, *operands)
+        why = f"the {platform} backend is {backend.absent}"
+    elif batched.implementation != "xla":
+        rule = partial(_kernel_form, platform=platform)
+    return _lowered(rule, why, ctx, operands, batched)
 
 
-def _lower_elsewhere(ctx: Any, *operands: Any, implementation: str | None, **params: Any) -> Any:
-    if implementation == "kernel":
-        raise NotImplementedError(
-            f"batched_matmul: implementation='kernel', but there is no kernel for {ctx.module_context.platforms}"
-        )
-    return mlir.lower_fun(partial(_xla_form, **params), multiple_results=True)(ctx, *operands)
+def _lower_elsewhere(ctx: Any, *operands: Any, batched: Batched) -> Any:
+    why = f"there is no kernel for {ctx.module_context.platforms}"
+    return _lowered(_xla_form, why, ctx, operands, batched)
 
 
-def _xla_form(
-    *arrays: jax.Array,
-    terms: Sequence[Term],
-    out_dtypes: Sequence[Any],
-    epilogues: Sequence[Epilogue],
-    reads: Sequence[Window],
-    writes: Sequence[Window],
-    targets: Sequence[Target],
-    precision: Any,
-    planner: Any,
-) -> list[jax.Array]:
-    del planner
-    values = reference.results(windows_of(arrays, reads), terms, out_dtypes, epilogues, precision)
-    read = windows_in_bases(reads, targets)
-    return reference.put(values, writes, targets, arrays, read) if writes else values
+def _lowered(rule: Callable[..., list[Any]], why: str | None, ctx: Any, operands: Any, batched: Batched) -> Any:
+    """The call in a form; `why` there is no kernel, which an explicit choice of kernels does not allow."""
+    if why and batched.implementation == "kernel":
+        raise NotImplementedError(f"batched_matmul: implementation='kernel', but {why}")
+    return mlir.lower_fun(partial(rule, batched=batched), multiple_results=True)(ctx, *operands)
 
 
-def _kernel_form(
-    *arrays: jax.Array,
-    terms: Sequence[Term],
-    out_dtypes: Sequence[Any],
-    epilogues: Sequence[Epilogue],
-    reads: Sequence[Window],
-    writes: Sequence[Window],
-    targets: Sequence[Target],
-    precision: Any,
-    planner: Any,
-    platform: str,
-    implementation: str | None,
-) -> list[jax.Array]:
+def _xla_form(*arrays: jax.Array, batched: Batched) -> list[jax.Array]:
+    values = reference.results(
+        batched.operands(arrays), batched.terms, batched.out_dtypes, batched.epilogues, batched.precision
+    )
+    if not batched.writes:
+        return values
+    return reference.put(values, batched.writes, batched.targets, arrays, batched.windows_in_bases())
+
+
+def _kernel_form(*arrays: jax.Array, batched: Batched, platform: str) -> list[jax.Array]:
     """The form with kernels: one kernel call for each pair of operand dtypes, epilogues included.
 
     XLA computes the products for which there is no kernel, and adds up the parts of a sum that has several dtypes. It
     also computes a call of few outer products on a CPU, unless an implementation or a planner is given.
     """
-    operands = windows_of(arrays, reads)
+    operands, targets = batched.operands(arrays), batched.targets
     device = backends.planning_device(platform)
-    shapes, parts = _parts_of_sums(operands, terms, out_dtypes, precision, platform, strict=implementation == "kernel")
-    if implementation is None and planner == Auto() and not writes and _are_faster_by_xla(parts, device):
-        for part in chain.from_iterable(parts):
-            part.dtypes = None
+    sums = _sums_of_results(operands, batched, platform)
+    is_free = batched.implementation is None and batched.planner == Auto() and not batched.writes
+    if is_free and _are_faster_by_xla(sums, device):
+        for x in chain.from_iterable(sums):
+            x.dtypes = None
     # A kernel applies the epilogue and rounds where the whole sum is one part. Where XLA adds parts or applies the
     # epilogue, the parts are in the accumulator's dtype until then.
-    finished = [len(of_out) == 1 and (of_out[0].dtypes is not None or not epilogues) for of_out in parts]
-    calls: dict[tuple[Any, Any, bool], list[tuple[int, _Part]]] = {}
-    for out, of_out in enumerate(parts):
-        dtype = out_dtypes[out] if finished[out] else accumulator(out_dtypes[out])
-        for part in of_out:
-            if len(of_out) > 1:  # the caller guarantees symmetry of the whole sum, not of its parts
-                part.terms = [term._replace(symmetric=False) for term in part.terms]
-            if part.dtypes is None:
-                (term,) = part.terms
+    finished = [len(parts) == 1 and (parts[0].dtypes is not None or not batched.epilogues) for parts in sums]
+    calls: dict[tuple[Any, Any, bool], list[Sum]] = {}
+    for out, parts in enumerate(sums):
+        dtype = batched.out_dtypes[out] if finished[out] else accumulator(batched.out_dtypes[out])
+        for x in parts:
+            if len(parts) > 1:  # the caller guarantees symmetry of the whole sum, not of its parts
+                x.terms = [term._replace(symmetric=False) for term in x.terms]
+            if x.dtypes is None:
+                (term,) = x.terms
                 lhs, rhs = dense(operands[term.lhs]), dense(operands[term.rhs])
-                part.value = reference.multiply(lhs, rhs, term, dtype, precision)
-            else:
-                calls.setdefault((part.dtypes, dtype, bool(epilogues) and finished[out]), []).append((out, part))
+                x.value = reference.multiply(lhs, rhs, term, dtype, batched.precision)
+                continue
+            if finished[out]:
+                x.epilogue = batched.epilogues[out] if batched.epilogues else None
+                x.window = batched.writes[out] if batched.writes else None
+            calls.setdefault((x.dtypes, dtype, x.epilogue is not None), []).append(x)
     written = [None if target.base is None else arrays[target.base] for target in targets]
-    for (_, dtype, finishing), members in calls.items():
-        sums = [
-            Sum(part.terms, shapes[out], epilogues[out] if finishing else None,
-                writes[out] if writes and finished[out] else None)
-            for out, part in members
-        ]  # fmt: skip
-        values, written = kernel_call(
-            operands, sums, dtype, written, [target.shape for target in targets], precision, planner, platform, device
-        )
-        for (_, part), value in zip(members, values, strict=True):
-            part.value = value
+    for (_, dtype, _), members in calls.items():
+        values, written = kernel_call(operands, members, dtype, written, batched, platform, device)
+        for x, value in zip(members, values, strict=True):
+            x.value = value
 
-    results = [
-        _total(of_out, shape, dtype, operands, epilogues[out] if epilogues and not finished[out] else None)
-        for out, (of_out, shape, dtype) in enumerate(zip(parts, shapes, out_dtypes, strict=True))
-    ]
-    if not writes:
+    results = [_total(out, parts, operands, batched, finished[out]) for out, parts in enumerate(sums)]
+    if not batched.writes:
         return results
-    rest = [(window, value) for window, value in zip(writes, results, strict=True) if value is not None]
+    rest = [(window, value) for window, value in zip(batched.writes, results, strict=True) if value is not None]
     bases = [None if array is None else index for index, array in enumerate(written)]
     wanted = [Target(target.shape, base) for target, base in zip(targets, bases, strict=True)]
-    read = windows_in_bases(reads, targets)
+    read = batched.windows_in_bases()
     return reference.put([value for _, value in rest], [window for window, _ in rest], wanted, written, read)
 
 
-@dataclass
-class _Part:
-    """A part of a sum: the products that one kernel call adds up, or one product that XLA computes."""
+def _sums_of_results(operands: Sequence[Any], batched: Batched, platform: str) -> list[list[Sum]]:
+    """The sums that add up to each result, without products that have no elements or no depth.
 
-    terms: list[Term]
-    dtypes: tuple[Any, Any] | None  # of both operands; None: XLA computes the product
-    depth: int  # the total K of the products
-    value: Any = None
-
-
-def _parts_of_sums(
-    operands: Sequence[Any],
-    terms: Sequence[Term],
-    out_dtypes: Sequence[Any],
-    precision: Any,
-    platform: str,
-    strict: bool,
-) -> tuple[list[Shape], list[list[_Part]]]:
-    """The shape of each result, and the parts of its sum, without products that have no elements or no depth.
-
-    Raises NotImplementedError for a product without a kernel if `strict`.
+    Raises NotImplementedError for a product without a kernel where the caller asks for kernels.
     """
     kinds = backends.BACKENDS[platform].kinds
-    shapes: list[Shape] = [()] * len(out_dtypes)
-    parts: list[list[_Part]] = [[] for _ in out_dtypes]
-    for term in terms:
+    sums: list[list[Sum]] = [[] for _ in batched.out_dtypes]
+    for term in batched.terms:
         lhs, rhs = operands[term.lhs], operands[term.rhs]
         sizes = sizes_of(lhs.shape, rhs.shape, term)
-        shapes[term.out] = (*sizes.batch, sizes.m, sizes.n)
-        why = _no_kernel(lhs, rhs, out_dtypes[term.out], sizes, precision, kinds)
-        if math.prod(shapes[term.out]) * sizes.k == 0:
+        why = _no_kernel(lhs, rhs, batched.out_dtypes[term.out], sizes, batched.precision, kinds)
+        if math.prod(sizes.result) * sizes.k == 0:
             continue
-        if strict and why:
+        if batched.implementation == "kernel" and why:
             raise NotImplementedError(f"batched_matmul: implementation='kernel', but {why}")
         dtypes = (lhs.dtype, rhs.dtype)
-        for part in parts[term.out]:
-            if part.dtypes == dtypes and not why and part.depth + sizes.k <= LARGEST_SIZE:
-                part.terms.append(term)
-                part.depth += sizes.k
+        for x in sums[term.out]:
+            if x.dtypes == dtypes and not why and x.depth + sizes.k <= LARGEST_SIZE:
+                x.terms.append(term)
+                x.depth += sizes.k
                 break
         else:
-            parts[term.out].append(_Part([term], None if why else dtypes, sizes.k))
-    return shapes, parts
+            sums[term.out].append(Sum([term], sizes.result, None if why else dtypes, sizes.k))
+    return sums
 
 
-def _are_faster_by_xla(parts: Sequence[Sequence[_Part]], device: DeviceSpec) -> bool:
+def _are_faster_by_xla(sums: Sequence[Sequence[Sum]], device: DeviceSpec) -> bool:
     """Whether the results are few, and single products of a K that the device's rules leave to XLA."""
     rules = device.core_rules
-    if rules is None or len(parts) > rules.xla_products:
+    if rules is None or len(sums) > rules.xla_products:
         return False
-    return all(sum(part.depth for part in of_out) <= rules.xla_k for of_out in parts)
+    return all(sum(part.depth for part in parts) <= rules.xla_k for parts in sums)
 
 
-def _total(parts: Sequence[_Part], shape: Shape, dtype: Any, operands: Sequence[Any], epilogue: Epilogue | None) -> Any:
-    """A result as the sum of its parts, with an epilogue that no kernel has applied; None where a kernel has written it
-    into its window."""
+def _total(out: int, parts: Sequence[Sum], operands: Sequence[Any], batched: Batched, finished: bool) -> Any:
+    """A result as the sum of its parts, with its epilogue where no kernel has `finished` it; None where a kernel has
+    written it into its window."""
+    dtype = batched.out_dtypes[out]
     if parts and parts[0].value is None:
         return None
-    nothing = jnp.zeros(shape, accumulator(dtype))
-    value = functools.reduce(jnp.add, [part.value for part in parts]) if parts else nothing
-    if epilogue is not None:
-        (value,) = reference.finish([value], operands, [epilogue], [dtype])
+    if parts:
+        value = functools.reduce(jnp.add, [part.value for part in parts])
+    else:
+        term = next(term for term in batched.terms if term.out == out)
+        sizes = sizes_of(operands[term.lhs].shape, operands[term.rhs].shape, term)
+        value = jnp.zeros(sizes.result, accumulator(dtype))
+    if batched.epilogues and not finished:
+        value = reference.finish(value, batched.epilogues[out], operands, dtype)
     return value if value.dtype == dtype else value.astype(dtype)
 
 

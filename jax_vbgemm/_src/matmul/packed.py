@@ -3,95 +3,22 @@
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm import _core
 from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.arithmetic import accumulator_of
-from jax_vbgemm._src.matmul.layout import Layout, Shape
+from jax_vbgemm._src.matmul.layout import Shape
+from jax_vbgemm._src.matmul.members import Members, members_of, pitch_of, row_multiple, rows_of
 from jax_vbgemm._src.matmul.norms import root, run_sums
 from jax_vbgemm._src.matmul.packed_state import register_with_flax
 from jax_vbgemm._src.matmul.view import View, dense, is_view
-
-ROW_BYTES: int = _core.VECTOR_LOAD_BYTES
-"""Alignment of rows in bytes: the size of a kernel's vector load."""
-
-
-@dataclass(frozen=True, eq=False)
-class Members:
-    """The static part of a RaggedArray: a tree, the shapes of its leaves, and the number of elements of which the
-    length of each row is a multiple.
-
-    It is part of the key by which jit looks up a program at every call. As it may hold hundreds of shapes, its hash is
-    computed once.
-    """
-
-    structure: Any
-    shapes: tuple[Shape, ...]
-    multiple: int
-
-    @functools.cached_property
-    def _hash(self) -> int:
-        return hash((self.structure, self.shapes, self.multiple))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return isinstance(other, Members) and self.multiple == other.multiple and self.has_shapes_of(other)
-
-    def has_shapes_of(self, other: Members) -> bool:
-        """Whether both have the same tree of shapes; the padding of rows may differ."""
-        return self.shapes == other.shapes and bool(self.structure == other.structure)
-
-    @functools.cached_property
-    def layouts(self) -> tuple[Layout, ...]:
-        """The layout of each member in the buffer."""
-        layouts, offset = [], 0
-        for shape in self.shapes:
-            pitch = _pitch(shape, self.multiple)
-            dimensions = [((shape[-1], 1),)] if shape else []
-            stride = pitch
-            for size in reversed(shape[:-1]):
-                dimensions.insert(0, ((size, stride),))
-                stride *= size
-            layouts.append(Layout(tuple(dimensions), offset))
-            offset += _rows(shape) * pitch
-        return tuple(layouts)
-
-    @functools.cached_property
-    def elements(self) -> int:
-        """The number of elements of the buffer, padding included."""
-        return sum(_rows(shape) * _pitch(shape, self.multiple) for shape in self.shapes)
-
-    @functools.cached_property
-    def padded_pieces(self) -> tuple[np.ndarray, np.ndarray]:
-        """The last 16 bytes of each row that has padding: their number in the buffer, and how many of their elements
-        belong to the row."""
-        numbers, counts = [], []
-        for shape, layout in zip(self.shapes, self.layouts, strict=True):
-            pitch, length = _pitch(shape, self.multiple), shape[-1] if shape else 1
-            if pitch != length:
-                ends = layout.offset + pitch * (1 + np.arange(_rows(shape)))
-                numbers.append(ends // self.multiple - 1)
-                counts.append(np.full(len(ends), length % self.multiple, np.uint8))
-        if not numbers:
-            return np.zeros(0, np.int32), np.zeros(0, np.uint8)
-        return np.concatenate(numbers).astype(np.int32), np.concatenate(counts)
-
-    def views(self, buffer: Any) -> list[View]:
-        """The members as views of the buffer."""
-        return [View.tree_unflatten((layout, self.elements), (buffer,)) for layout in self.layouts]
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -179,11 +106,6 @@ class RaggedArray:
                 "vmap or scan, jax.vmap a function of the RaggedArray"
             )
 
-    def span(self, index: int) -> tuple[int, int]:
-        """Where member number `index` begins in the buffer, and how many elements it takes, padding included."""
-        shape = self.shapes[index]
-        return self.members.layouts[index].offset, _rows(shape) * _pitch(shape, self.members.multiple)
-
     def views(self) -> Any:
         """The tree with each member as a view of the buffer."""
         return jax.tree.unflatten(self.structure, self.members.views(self.buffer))
@@ -215,7 +137,7 @@ class RaggedArray:
             if not self.members.has_shapes_of(other.members):
                 raise ValueError(f"RaggedArray: the members {other.shapes} are not those of {self.shapes}")
         buffers = [self.buffer, *(x._with_rows_of(self.members.multiple).buffer for x in others)]
-        mask = _mask(self.members)
+        mask = self.members.mask()
         if mask is not None:
             buffers = [jnp.where(mask, x, jnp.ones((), x.dtype)) for x in buffers]
         values = f(*buffers)
@@ -250,13 +172,13 @@ class RaggedArray:
     def without_padding(self) -> jax.Array:
         """The buffer with zeros in place of the padding, whatever the padding holds."""
         self.check_buffer()
-        mask = _mask(self.members)
+        mask = self.members.mask()
         return self.buffer if mask is None else jnp.where(mask, self.buffer, jnp.zeros((), self.dtype))
 
     def member_sums(self, values: jax.Array, indices: Sequence[int] | None = None) -> jax.Array:
         """The sum of each member's elements of `values`, an array like the buffer with zeros in the padding; for some
         members, or for all of them."""
-        spans = [self.span(index) for index in (range(len(self)) if indices is None else indices)]
+        spans = [self.members.span(index) for index in (range(len(self)) if indices is None else indices)]
         starts, lengths = np.array(spans, int).reshape(-1, 2).T
         return run_sums(values, starts, starts + lengths)
 
@@ -373,17 +295,13 @@ def _members_of(buffer: Any, members: Members) -> list[jax.Array]:
     be an array as large as the buffer."""
     if not members.shapes:
         return []
-    pitches = [_pitch(shape, members.multiple) for shape in members.shapes]
-    rows = [_rows(shape) for shape in members.shapes]
+    pitches = [pitch_of(shape, members.multiple) for shape in members.shapes]
+    rows = [rows_of(shape) for shape in members.shapes]
     pieces = jax.lax.split(buffer, [count * pitch for count, pitch in zip(rows, pitches, strict=True)])
     return [
         piece.reshape(count, pitch)[:, : shape[-1] if shape else 1].reshape(shape)
         for piece, count, pitch, shape in zip(pieces, rows, pitches, members.shapes, strict=True)
     ]
-
-
-def members_of(structure: Any, shapes: Sequence[Shape], dtype: Any) -> Members:
-    return Members(structure, tuple(shapes), row_multiple(dtype))
 
 
 def pack_as(tree: Any, members: Members) -> RaggedArray:
@@ -407,38 +325,10 @@ def _buffer(leaves: Sequence[jax.Array], members: Members, dtype: Any) -> jax.Ar
     rows = []
     for leaf, shape in zip(leaves, members.shapes, strict=True):
         length = shape[-1] if shape else 1
-        matrix = leaf.reshape(_rows(shape), length)
-        rows.append(jnp.pad(matrix, ((0, 0), (0, _pitch(shape, members.multiple) - length))).reshape(-1))
+        matrix = leaf.reshape(rows_of(shape), length)
+        rows.append(jnp.pad(matrix, ((0, 0), (0, pitch_of(shape, members.multiple) - length))).reshape(-1))
     return jnp.concatenate(rows) if rows else jnp.zeros(0, dtype)
 
 
 def _restored(buffer: Any, numbers: Any, shapes: tuple[Shape, ...], multiple: int) -> RaggedArray:
     return RaggedArray(jnp.asarray(buffer), Members(jax.tree.structure(numbers), shapes, multiple))
-
-
-def row_multiple(dtype: Any) -> int:
-    """A multiple of so many elements is one of ROW_BYTES."""
-    return max(1, ROW_BYTES // int(np.dtype(dtype).itemsize))
-
-
-def _rows(shape: Shape) -> int:
-    return math.prod(shape[:-1])
-
-
-def _pitch(shape: Shape, multiple: int) -> int:
-    """The distance from one row to the next, in elements."""
-    length = shape[-1] if shape else 1
-    return -(-length // multiple) * multiple
-
-
-def _mask(members: Members) -> jax.Array | None:
-    """A mask of the buffer's elements that belong to members, or None where there is no padding."""
-    pieces, counts = members.padded_pieces
-    if not len(pieces):
-        return None
-    # The program holds five bytes for each padded row. To compute where rows end from a few numbers for each member
-    # would take sums along the buffer, which XLA evaluates while it compiles: 50 s for 3.3 million elements.
-    multiple = members.multiple
-    used = jnp.full(members.elements // multiple, multiple, jnp.uint8)
-    used = used.at[jnp.asarray(pieces)].set(jnp.asarray(counts), indices_are_sorted=True, unique_indices=True)
-    return (jnp.arange(multiple, dtype=jnp.uint8)[None] < used[:, None]).reshape(-1)

@@ -5,28 +5,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.matmul.addresses import Address, Group, Place, addresses, factors
+from jax_vbgemm._src.epilogue import Epilogue
+from jax_vbgemm._src.matmul.addresses import Address, Place, addresses, factors
 from jax_vbgemm._src.matmul.layout import Layout, Shape
-from jax_vbgemm._src.matmul.layout import dense as dense_layout
-from jax_vbgemm._src.matmul.primitive import Epilogue, Term, Window
-from jax_vbgemm._src.matmul.view import View, dense
+from jax_vbgemm._src.matmul.primitive import Term, Window
+from jax_vbgemm._src.matmul.view import Operand, View, dense
 from jax_vbgemm._src.problem import Problem
 
-Operand = jax.Array | View
 
+@dataclass(eq=False)
+class Sum:
+    """Products that are added up to a result, or to a part of one: by one kernel call, or a single product by XLA."""
 
-class Sum(NamedTuple):
-    """A result of the call: a sum of terms, its shape, its epilogue, and where the result is written."""
-
-    terms: Sequence[Term]
+    terms: list[Term]
     shape: Shape
-    epilogue: Epilogue | None
-    window: Window | None  # its window of a target; None: an array of its own
+    dtypes: tuple[Any, Any] | None  # of both factors of each product; None: XLA computes the product
+    depth: int  # the total K of the products
+    epilogue: Epilogue | None = None  # what the kernel applies to the sum
+    window: Window | None = None  # the window of a target into which the kernel writes it; None: an array of its own
+    value: Any = None  # once it is computed, if it is an array of its own
 
 
 class Use(NamedTuple):
@@ -39,36 +42,27 @@ class Use(NamedTuple):
 class Placed(NamedTuple):
     """A sum with everything that its descriptors need."""
 
-    products: list[Address]
+    sum: Sum
+    products: tuple[Address, ...]
     pairs: list[tuple[Use, Use]]  # the factors of each product
-    window: Window | None
+    window: Window | None  # that of the sum; None also where the result is copied into it later
     source: Use | None
     problem: Problem
 
 
-class _Attempt(NamedTuple):
-    """One way to place a sum: how its factors and its source are read, and where the result goes."""
-
-    factor: Callable[[int], Use]
-    source: Callable[[int], Use]
-    window: Window | None
-
-
-def place(operands: Sequence[Operand], of_sum: Sum) -> Placed:
+def place(operands: Sequence[Operand], x: Sum) -> Placed:
     """The sum with as few copies as descriptors need. Its `problem` is one product whose K is that of all terms
     together."""
-    for attempt in _attempts(operands, of_sum):
-        pairs = [(attempt.factor(term.lhs), attempt.factor(term.rhs)) for term in of_sum.terms]
-        source = None
-        if of_sum.epilogue is not None and of_sum.epilogue.source is not None:
-            source = attempt.source(of_sum.epilogue.source)
-        group = _addressed(operands, of_sum, pairs, source, attempt.window)
-        if group is not None:
+    for factor, of_source, window in _attempts(operands, x):
+        pairs = [(factor(term.lhs), factor(term.rhs)) for term in x.terms]
+        source = None if x.epilogue is None or x.epilogue.source is None else of_source(x.epilogue.source)
+        products = _addressed(operands, x, pairs, source, window)
+        if products is not None:
             break
-    assert group is not None, "descriptors can say what is dense"
-    products = [product for _, product in group.products]
-    problem = _problem(operands, of_sum, products, is_cut=group.is_cut)
-    return Placed(products, [pairs[index] for index, _ in group.products], attempt.window, source, problem)
+    assert products is not None, "descriptors can say what is dense"
+    return Placed(
+        x, products, [pairs[product.pair] for product in products], window, source, _problem(operands, x, products)
+    )
 
 
 def array_of(operands: Sequence[Operand], use: Use) -> jax.Array:
@@ -84,14 +78,15 @@ def layout_of(operands: Sequence[Operand], use: Use) -> Layout:
     """The layout of the operand in the array that `array_of` gives."""
     x = operands[use.operand]
     if use.copy is not None:
-        return dense_layout(use.copy)
-    return x.layout if isinstance(x, View) else dense_layout(x.shape)
+        return Layout.row_major(use.copy)
+    return x.layout if isinstance(x, View) else Layout.row_major(x.shape)
 
 
-def _attempts(operands: Sequence[Operand], of_sum: Sum) -> list[_Attempt]:
-    """The attempts in the order in which they are tried: first without copies, last with a copy of every operand, which
-    descriptors can always express."""
-    batch, window = of_sum.shape[:-2], of_sum.window
+def _attempts(
+    operands: Sequence[Operand], x: Sum
+) -> list[tuple[Callable[[int], Use], Callable[[int], Use], Window | None]]:
+    """How factors and the source are read and where the result goes, in the order in which these ways are tried: first
+    without copies, last with a copy of every operand, which descriptors can always express."""
 
     def in_place(index: int) -> Use:
         return Use(index)
@@ -100,49 +95,48 @@ def _attempts(operands: Sequence[Operand], of_sum: Sum) -> list[_Attempt]:
         return Use(index, operands[index].shape) if isinstance(operands[index], View) else Use(index)
 
     def broadcast(index: int) -> Use:
-        shape = (*batch, *operands[index].shape[-2:])
+        shape = (*x.shape[:-2], *operands[index].shape[-2:])
         return copied(index) if shape == operands[index].shape else Use(index, shape)
 
     return [
-        _Attempt(in_place, in_place, window),
-        _Attempt(copied, in_place, window),
-        _Attempt(broadcast, in_place, window),
-        _Attempt(broadcast, copied, None),
+        (in_place, in_place, x.window),
+        (copied, in_place, x.window),
+        (broadcast, in_place, x.window),
+        (broadcast, copied, None),
     ]
 
 
 def _addressed(
     operands: Sequence[Operand],
-    of_sum: Sum,
+    x: Sum,
     pairs: Sequence[tuple[Use, Use]],
     source: Use | None,
     window: Window | None,
-) -> Group | None:
-    bias = None if of_sum.epilogue is None or of_sum.epilogue.bias is None else Use(of_sum.epilogue.bias)
+) -> tuple[Address, ...] | None:
+    bias = None if x.epilogue is None or x.epilogue.bias is None else Use(x.epilogue.bias)
     read = [(layout_of(operands, lhs), layout_of(operands, rhs)) for lhs, rhs in pairs]
     return addresses(
-        tuple(factors(*layouts, term) for layouts, term in zip(read, of_sum.terms, strict=True)),
-        dense_layout(of_sum.shape) if window is None else window.layout,
+        tuple(factors(*layouts, term) for layouts, term in zip(read, x.terms, strict=True)),
+        Layout.row_major(x.shape) if window is None else window.layout,
         *(None if use is None else layout_of(operands, use) for use in (source, bias)),
     )
 
 
-def _problem(operands: Sequence[Operand], of_sum: Sum, products: Sequence[Address], *, is_cut: bool) -> Problem:
+def _problem(operands: Sequence[Operand], x: Sum, products: Sequence[Address]) -> Problem:
     """The sum as the problem that planners see."""
 
     def transposed(side: int) -> bool:
-        uses = [(term[side], getattr(term, ("transpose_a", "transpose_b")[side])) for term in of_sum.terms]
+        uses = [(term[side], getattr(term, ("transpose_a", "transpose_b")[side])) for term in x.terms]
         # transpose flags do not tell along which axis a view is contiguous
         if any(isinstance(operands[index], View) for index, _ in uses):
-            return all(x.row_stride < x.col_stride for x in ((p.a, p.b)[side] for p in products))
+            return all(place.row_stride < place.col_stride for place in ((p.a, p.b)[side] for p in products))
         return all(flag for _, flag in uses)
 
-    symmetric = not is_cut and all(term.symmetric for term in of_sum.terms)
     first, depth = products[0], sum(product.k for product in products)
+    is_whole = (first.m, first.n) == x.shape[-2:]  # no matrix of the result is computed by several products
+    symmetric = is_whole and all(term.symmetric for term in x.terms)
     places = [place for p in products for place in (p.a, p.b, p.c)]
-    has_views = of_sum.window is not None or any(
-        isinstance(operands[i], View) for term in of_sum.terms for i in term[:2]
-    )
+    has_views = x.window is not None or any(isinstance(operands[i], View) for term in x.terms for i in term[:2])
     line = math.gcd(*(number for place in places for number in _distances(place))) if has_views else None
     return Problem(first.m, first.n, depth, first.batch, transposed(0), transposed(1), symmetric, line)
 

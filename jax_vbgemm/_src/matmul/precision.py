@@ -16,6 +16,16 @@ _KNOWN = (
 )
 
 
+# Names that JAX does not have, and what to write for them.
+_MEANT = {
+    "tf32": "'default' is TF32 on a GPU with tensor cores",
+    "tf32x3": "'high' is three TF32 products on a GPU with tensor cores",
+    "3xtf32": "'high' is three TF32 products on a GPU with tensor cores",
+    "fp32": "'highest' is float32 without tensor cores",
+    "f32": "'highest' is float32 without tensor cores",
+}
+
+
 def canonical_precision(precision: Any) -> Any:
     """A hashable precision that does not depend on the context (jax.default_matmul_precision) in which it was given."""
     if precision is None:
@@ -41,4 +51,5 @@ def precision_name(precision: Any) -> str:
     try:
         return jax.lax.Precision(precision).name.lower()
     except (ValueError, TypeError):
-        raise ValueError(f"precision: unknown name {shown(precision)}; known are {_KNOWN}") from None
+        meant = _MEANT.get(precision.lower()) if isinstance(precision, str) else None
+        raise ValueError(f"precision: unknown name {shown(precision)}; {meant or f'known are {_KNOWN}'}") from None

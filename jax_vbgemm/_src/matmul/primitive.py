@@ -8,7 +8,7 @@ are in rules.py, the lowering in lowering.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad
 
 from jax_vbgemm._src import compat
+from jax_vbgemm._src.epilogue import Epilogue
 from jax_vbgemm._src.matmul.layout import Layout, Shape
 from jax_vbgemm._src.matmul.view import View
 
@@ -37,35 +38,6 @@ class Term(NamedTuple):
     symmetric: bool = False
 
 
-Scalar = complex | float | tuple[int, int]
-"""A number known at trace time (an int for integer results), or (operand, element) of a one-dimensional operand in the
-accumulator's dtype."""
-
-
-class Epilogue(NamedTuple):
-    """What happens to a sum on its way to its result: activation(alpha sum + beta operands[source] + operands[bias]).
-
-    The source has the shape and dtype of the result; the bias has its dtype and a shape that broadcasts to its shape.
-    Where beta is 0 the source is not read, so that NaN in it does not reach the result.
-    """
-
-    alpha: Scalar = 1.0
-    beta: Scalar = 0.0
-    source: int | None = None
-    bias: int | None = None
-    activation: str | None = None
-
-    def operands(self) -> list[int]:
-        """The indices of the operands to which the epilogue refers."""
-        scalars = [scalar[0] for scalar in (self.alpha, self.beta) if isinstance(scalar, tuple)]
-        return [index for index in (self.source, self.bias, *scalars) if index is not None]
-
-
-def is_affine(epilogue: Epilogue) -> bool:
-    """Whether the epilogue is alpha sum + bias, where alpha is a number known at trace time."""
-    return epilogue.source is None and epilogue.activation is None and not isinstance(epilogue.alpha, tuple)
-
-
 class Window(NamedTuple):
     """An operand or a result as a part of an array: the array's index, and the layout in it."""
 
@@ -83,6 +55,44 @@ class Target(NamedTuple):
     base: int | None = None
 
 
+def target_of(shape: Shape, base: Any, arrays: list[Any]) -> Target:
+    """The target with this array as its base, which becomes the last one of the arrays; None for no base."""
+    if base is None:
+        return Target(shape)
+    arrays.append(base)
+    return Target(shape, len(arrays) - 1)
+
+
+class Batched(NamedTuple):
+    """The static description of a call: products, the sums that they add up to, and where operands and results lie.
+
+    reads: the window of the bound arrays that each operand is; where empty, operand i is bound array i.
+    writes: the window of a target that each result is, and the targets are returned; where empty, result i is returned
+    array i.
+    """
+
+    terms: tuple[Term, ...]
+    out_dtypes: tuple[Any, ...]
+    epilogues: tuple[Epilogue, ...] = ()  # one for each result, or none
+    reads: tuple[Window, ...] = ()
+    writes: tuple[Window, ...] = ()
+    targets: tuple[Target, ...] = ()
+    precision: Any = None
+    planner: Any = None
+    implementation: str | None = None
+
+    def operands(self, arrays: Sequence[Any]) -> list[Any]:
+        """The operands as arrays and views of the bound arrays; a symbolic Zero (a tangent) stays as it is."""
+        return windows_of(arrays, self.reads)
+
+    def windows_in_bases(self) -> list[list[Layout]]:
+        """For each target, the windows of its base that the call reads."""
+        return [
+            [window.layout for window in self.reads if target.base is not None and window.array == target.base]
+            for target in self.targets
+        ]
+
+
 class Sizes(NamedTuple):
     """What a term computes: C (*batch, m, n) = sum over k."""
 
@@ -90,6 +100,11 @@ class Sizes(NamedTuple):
     m: int
     n: int
     k: int
+
+    @property
+    def result(self) -> Shape:
+        """The shape of C."""
+        return (*self.batch, self.m, self.n)
 
 
 def sizes_of(lhs: Shape, rhs: Shape, term: Term) -> Sizes:
@@ -114,40 +129,26 @@ batched_matmul_p.def_impl(partial(compat.apply_primitive, batched_matmul_p))
 
 
 @batched_matmul_p.def_abstract_eval
-def _abstract_eval(
-    *arrays: Any,
-    terms: tuple[Term, ...],
-    out_dtypes: tuple[Any, ...],
-    epilogues: tuple[Epilogue, ...],
-    reads: tuple[Window, ...],
-    writes: tuple[Window, ...],
-    targets: tuple[Target, ...],
-    **_: Any,
-) -> list[Any]:
-    """Shapes and dtypes of the returned arrays.
-
-    `reads`: the window of the bound arrays that each operand is; where empty, operand i is bound array i. `writes`: the
-    window of a target that each result is, and the targets are returned; where empty, result i is returned array i.
-    """
-    operands = windows_of(arrays, reads)
+def _abstract_eval(*arrays: Any, batched: Batched) -> list[Any]:
+    """Shapes and dtypes of the returned arrays."""
+    operands, out_dtypes = batched.operands(arrays), batched.out_dtypes
     shapes: list[Any] = [None] * len(out_dtypes)
     factors: list[list[Any]] = [[] for _ in out_dtypes]
-    for term in terms:
+    for term in batched.terms:
         lhs, rhs = operands[term.lhs], operands[term.rhs]
-        sizes = sizes_of(lhs.shape, rhs.shape, term)
-        shape = (*sizes.batch, sizes.m, sizes.n)
+        shape = sizes_of(lhs.shape, rhs.shape, term).result
         if shapes[term.out] not in (None, shape):
             raise ValueError(f"terms of one sum must agree in shape: {shapes[term.out]} and {shape}")
         shapes[term.out] = shape
         factors[term.out] += [lhs, rhs]
-    for out, epilogue in enumerate(epilogues):
+    for out, epilogue in enumerate(batched.epilogues):
         factors[out] += [operands[index] for index in epilogue.operands()]
     factors = [[x.buffer if isinstance(x, View) else x for x in of_out] for of_out in factors]
-    if not writes:
+    if not batched.writes:
         return [compat.shaped_array(*result) for result in zip(shapes, out_dtypes, factors, strict=True)]
     results = []
-    for index, target in enumerate(targets):
-        outs = [out for out, window in enumerate(writes) if window.array == index]
+    for index, target in enumerate(batched.targets):
+        outs = [out for out, window in enumerate(batched.writes) if window.array == index]
         sources = [x for out in outs for x in factors[out]]
         sources += [] if target.base is None else [arrays[target.base]]
         results.append(compat.shaped_array(target.shape, out_dtypes[outs[0]], sources))
@@ -166,14 +167,6 @@ def windows_of(arrays: Sequence[Any], reads: Sequence[Window]) -> list[Any]:
     return [operand(arrays[window.array], window.layout) for window in reads]
 
 
-def windows_in_bases(reads: Sequence[Window], targets: Sequence[Target]) -> list[list[Layout]]:
-    """For each target, the windows of its base that the call reads."""
-    return [
-        [window.layout for window in reads if target.base is not None and window.array == target.base]
-        for target in targets
-    ]
-
-
 def compact(
     terms: Sequence[Term], epilogues: Sequence[Epilogue] = ()
 ) -> tuple[list[int], list[int], list[Term], list[Epilogue]]:
@@ -186,18 +179,4 @@ def compact(
     renumbered = [
         term._replace(lhs=operand_at[term.lhs], rhs=operand_at[term.rhs], out=out_at[term.out]) for term in terms
     ]
-    return operands, outs, renumbered, [renumber_epilogue(epilogue, operand_at) for epilogue in epilogues]
-
-
-def renumber_epilogue(epilogue: Epilogue, at: Mapping[int, int] | Sequence[int]) -> Epilogue:
-    """The epilogue with its operands renumbered."""
-
-    def scalar(value: Scalar) -> Scalar:
-        return (at[value[0]], value[1]) if isinstance(value, tuple) else value
-
-    return epilogue._replace(
-        alpha=scalar(epilogue.alpha),
-        beta=scalar(epilogue.beta),
-        source=None if epilogue.source is None else at[epilogue.source],
-        bias=None if epilogue.bias is None else at[epilogue.bias],
-    )
+    return operands, outs, renumbered, [epilogue.renumbered(operand_at) for epilogue in epilogues]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,33 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.arithmetic import accumulator_of
-from jax_vbgemm._src.matmul.layout import Layout, overlap
-from jax_vbgemm._src.matmul.primitive import Epilogue, Scalar, Target, Term, Window
-from jax_vbgemm._src.matmul.view import View, dense
-
-Function = Callable[[jax.Array], jax.Array]
-
-FUNCTIONS: Mapping[str, Function] = {
-    "relu": jax.nn.relu,
-    "gelu": jax.nn.gelu,  # its default, the tanh approximation
-    "silu": jax.nn.silu,
-    "tanh": jnp.tanh,
-    "sigmoid": jax.nn.sigmoid,
-}
-"""The activations of csrc/activations.def, by name."""
-
-
-def gated_product(activation: Function, gate: jax.Array, up: jax.Array) -> jax.Array:
-    """The result of a gated product, of whose sums one half is the gate and the other one multiplies it."""
-    return activation(gate) * up
-
-
-def activated(x: jax.Array, activation: str | None, halves: bool = False) -> jax.Array:
-    """activation(x), or where x is the sums of a gated product, the gate before the other half, its result."""
-    if halves:
-        gate, up = jnp.split(x, 2, axis=-1)
-        return gated_product(FUNCTIONS[str(activation)], gate, up)
-    return x if activation is None else FUNCTIONS[activation](x)
+from jax_vbgemm._src.epilogue import Epilogue, finished
+from jax_vbgemm._src.matmul.layout import Layout
+from jax_vbgemm._src.matmul.overlap import overlap
+from jax_vbgemm._src.matmul.primitive import Target, Term, Window
+from jax_vbgemm._src.matmul.view import Operand, dense
 
 
 def accumulator(dtype: Any) -> Any:
@@ -80,64 +57,13 @@ def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: 
     return jax.lax.dot_general(a, b, dimensions, precision=precision, preferred_element_type=dtype)
 
 
-def scalar_value(scalar: Scalar, operands: Sequence[jax.Array | View], dtype: Any) -> jax.Array:
-    """The value of alpha or beta as an array of rank 0."""
-    if isinstance(scalar, tuple):
-        return dense(operands[scalar[0]])[scalar[1]].astype(dtype)
-    return jnp.asarray(scalar, dtype)
-
-
-@jax.custom_jvp
-def scaled(beta: jax.Array, x: jax.Array) -> jax.Array:
-    """beta x, and zeros where beta is 0, even if x holds NaN or Inf. Its derivatives are those of the product beta
-    x."""
-    return jnp.where(beta == 0, jnp.zeros_like(x), beta * x)
-
-
-def _scaled_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
-    (beta, x), (d_beta, d_x) = primals, tangents
-    # Plain products instead of `scaled`: a custom rule would be lost in transposition, and with it that beta may have a
-    # tangent.
-    parts = [beta * d_x] if _moves(d_x) else []
-    if _moves(d_beta):  # a zero tangent times a NaN in x would be NaN
-        parts.append(d_beta * x)
-    return scaled(beta, x), functools.reduce(jnp.add, parts)
-
-
-def _moves(tangent: Any) -> bool:
-    return not isinstance(tangent, jax.custom_derivatives.SymbolicZero)
-
-
-scaled.defjvp(_scaled_jvp, symbolic_zeros=True)
-
-
-def linear_part(total: jax.Array, epilogue: Epilogue, operands: Sequence[jax.Array | View]) -> jax.Array:
-    """alpha total + beta source + bias in total's dtype; a term whose factor is 0 is zero, even if it holds NaN."""
-    dtype = total.dtype
-    value = total if epilogue.alpha == 1 else scaled(scalar_value(epilogue.alpha, operands, dtype), total)
-    if epilogue.source is not None and epilogue.beta != 0:
-        value += scaled(scalar_value(epilogue.beta, operands, dtype), dense(operands[epilogue.source]).astype(dtype))
-    if epilogue.bias is not None:
-        value += jnp.broadcast_to(dense(operands[epilogue.bias]).astype(dtype), value.shape)
-    return value
-
-
-def finish(
-    sums: Sequence[jax.Array],
-    operands: Sequence[jax.Array | View],
-    epilogues: Sequence[Epilogue],
-    out_dtypes: Sequence[Any],
-) -> list[jax.Array]:
-    """Applies the epilogues, activation(alpha sum + beta source + bias), and converts to the results' dtypes."""
-    results = []
-    for total, epilogue, dtype in zip(sums, epilogues, out_dtypes, strict=True):
-        value = linear_part(total, epilogue, operands)
-        results.append(activated(value, epilogue.activation).astype(dtype))
-    return results
+def finish(total: jax.Array, epilogue: Epilogue, operands: Sequence[Operand], dtype: Any) -> jax.Array:
+    """The result in `dtype` of a sum, whose epilogue refers to arrays and views."""
+    return finished(total, epilogue, {index: dense(operands[index]) for index in epilogue.operands()}, dtype)
 
 
 def results(
-    operands: Sequence[jax.Array | View],
+    operands: Sequence[Operand],
     terms: Sequence[Term],
     out_dtypes: Sequence[Any],
     epilogues: Sequence[Epilogue],
@@ -148,7 +74,10 @@ def results(
     if not epilogues:
         return products(arrays, terms, out_dtypes, precision)
     sums = products(arrays, terms, [accumulator(dtype) for dtype in out_dtypes], precision)
-    return finish(sums, arrays, epilogues, out_dtypes)
+    return [
+        finish(total, epilogue, arrays, dtype)
+        for total, epilogue, dtype in zip(sums, epilogues, out_dtypes, strict=True)
+    ]
 
 
 def products(

@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_vbgemm._src.arguments import refuse_explicit_axes, shown
 from jax_vbgemm._src.matmul import reference
-from jax_vbgemm._src.matmul.call import Call, Operand, leaves_of
+from jax_vbgemm._src.matmul.call import Argument, Call, leaves_of
 
 
 def scalars(call: Call, option: str, value: Any) -> list[Any]:
@@ -34,7 +34,7 @@ def scalars(call: Call, option: str, value: Any) -> list[Any]:
     return [_plain_number(leaf) for leaf in leaves_of(call, option, value)]
 
 
-def checked_scalar(call: Call, option: str, index: int, value: Any) -> complex | float | tuple[Operand, int]:
+def checked_scalar(call: Call, option: str, index: int, value: Any) -> complex | float | tuple[Argument, int]:
     """The entry of result `index` in the accumulator's dtype: a number, or an element of an operand."""
     array, element = value if isinstance(value, tuple) else (value, None)
 
@@ -53,7 +53,7 @@ def checked_scalar(call: Call, option: str, index: int, value: Any) -> complex |
     if is_array and not jnp.issubdtype(dtype, jnp.inexact) and not jnp.issubdtype(array.dtype, jnp.integer):
         raise ValueError(f"{call.name}: {written()} is {array.dtype}, but {call.result(index)} is {dtype}")
     if is_array:
-        return Operand(array, array.shape or (1,), dtype), element or 0
+        return Argument(array, array.shape or (1,), dtype), element or 0
     try:
         return _number(array, dtype)
     except ValueError as error:

@@ -9,6 +9,7 @@ never filled with zeros.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,40 +19,23 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from jax_vbgemm._src.arithmetic import arithmetic_of
-from jax_vbgemm._src.matmul import reference
+from jax_vbgemm._src.epilogue import Epilogue, Scalar, scalar_value, scaled
 from jax_vbgemm._src.matmul.batch_in_k import fold_batch
-from jax_vbgemm._src.matmul.contract import Into, contract, into_zeros
-from jax_vbgemm._src.matmul.layout import Shape, overlap
-from jax_vbgemm._src.matmul.layout import dense as dense_layout
-from jax_vbgemm._src.matmul.primitive import (
-    Epilogue,
-    Scalar,
-    Target,
-    Term,
-    Window,
-    sizes_of,
-    windows_of,
-)
+from jax_vbgemm._src.matmul.contract import contract
+from jax_vbgemm._src.matmul.layout import Layout, Shape
+from jax_vbgemm._src.matmul.overlap import covers, overlap
+from jax_vbgemm._src.matmul.primitive import Batched, Target, Term, Window, sizes_of, target_of, windows_of
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import dense
 
 
-def transpose(
-    cotangents: Sequence[Any],
-    *arrays: Any,
-    terms: tuple[Term, ...],
-    out_dtypes: tuple[Any, ...],
-    epilogues: tuple[Epilogue, ...],
-    reads: tuple[Window, ...],
-    writes: tuple[Window, ...],
-    targets: tuple[Target, ...],
-    **options: Any,
-) -> list[Any]:
+def transpose(cotangents: Sequence[Any], *arrays: Any, batched: Batched) -> list[Any]:
     """The primitive's transposition rule."""
     linear = [ad.is_undefined_primal(array) for array in arrays]
     known = [None if yes else array for array, yes in zip(arrays, linear, strict=True)]
     avals = [array.aval if yes else array for array, yes in zip(arrays, linear, strict=True)]
     operands, homes = list(arrays), {}
+    reads = batched.reads
     if reads:
         operands = [
             ad.UndefinedPrimal(jax.ShapeDtypeStruct(window.layout.shape, avals[window.array].dtype))
@@ -62,12 +46,12 @@ def transpose(
         homes = {
             index: window
             for index, window in enumerate(reads)
-            if linear[window.array] and window.layout != dense_layout(avals[window.array].shape)
+            if linear[window.array] and window.layout != Layout.row_major(avals[window.array].shape)
         }
-    of_results = windows_of(cotangents, writes)
-    of_sums, alphas, of_addends = _through_epilogues(of_results, operands, out_dtypes, epilogues)
+    of_results = windows_of(cotangents, batched.writes)
+    of_sums, alphas, of_addends = _through_epilogues(of_results, operands, batched)
     shapes = [aval.shape for aval in avals]
-    of_factors, in_arrays = _transpose_of_sums(of_sums, alphas, operands, terms, homes, shapes, **options)
+    of_factors, in_arrays = _transpose_of_sums(of_sums, alphas, operands, homes, shapes, batched)
 
     totals: list[Any] = [in_arrays.get(index) for index in range(len(arrays))]
 
@@ -82,11 +66,11 @@ def transpose(
     for index, cotangent in (*of_addends, *enumerate(of_factors)):
         if cotangent is not None:
             give(reads[index].array if reads else index, cotangent, homes.get(index))
-    for index, target in enumerate(targets):
+    for index, target in enumerate(batched.targets):
         if target.base is None or not linear[target.base] or isinstance(cotangents[index], ad.Zero):
             continue
         outside = cotangents[index]
-        for window in writes:
+        for window in batched.writes:
             if window.array == index:
                 outside = window.layout.put(outside, jnp.zeros(window.layout.shape, outside.dtype))
         give(target.base, outside)
@@ -96,7 +80,7 @@ def transpose(
     ]
 
 
-class _Sum(NamedTuple):
+class _Cotangent(NamedTuple):
     """A sum of products that a cotangent consists of, as the one call computes it."""
 
     target: int  # the linear operand
@@ -109,10 +93,9 @@ def _transpose_of_sums(
     cotangents: Sequence[Any],
     alphas: Sequence[Scalar],
     operands: Sequence[Any],
-    terms: Sequence[Term],
     homes: Mapping[int, Window],
     shapes: Sequence[Shape],
-    **options: Any,
+    batched: Batched,
 ) -> tuple[list[Any], dict[int, jax.Array]]:
     """The cotangents of the operands, or None, and the cotangents of the arrays whose windows are written in place.
 
@@ -123,8 +106,8 @@ def _transpose_of_sums(
     avals = [operand.aval if linear[i] else operand for i, operand in enumerate(operands)]
     factors: list[Any] = []  # the operands of the one call
     products: list[Term] = []
-    numbers: dict[_Sum, int] = {}
-    for term in terms:
+    numbers: dict[_Cotangent, int] = {}
+    for term in batched.terms:
         cotangent = cotangents[term.out]
         if isinstance(cotangent, ad.Zero) or not (linear[term.lhs] or linear[term.rhs]):
             continue
@@ -158,9 +141,21 @@ def _transpose_of_sums(
         }
     )
     written = sorted({window.array for window in in_place.values()})
-    into = _into_homes(in_place, written, [of_sum.shape for of_sum in sums], dtypes, shapes) if in_place else None
-    epilogues = [Epilogue(of_sum.alpha) for of_sum in sums]
-    values = contract(factors, products, dtypes, epilogues=epilogues, into=into, **options)
+    writes: list[Window] = []
+    targets: list[Target] = []
+    if in_place:
+        writes, targets = _homes_of_results(
+            in_place, written, [of_sum.shape for of_sum in sums], dtypes, shapes, factors
+        )
+    form = batched._replace(
+        terms=tuple(products),
+        out_dtypes=tuple(dtypes),
+        epilogues=tuple(Epilogue(of_sum.alpha) for of_sum in sums),
+        reads=(),
+        writes=tuple(writes),
+        targets=tuple(targets),
+    )
+    values = contract(factors, form)
     results: list[Any] = [None] * len(operands)
     alone = [of_sum for out, of_sum in enumerate(sums) if out not in in_place]
     for of_sum, value in zip(alone, values[len(written) :], strict=True):
@@ -175,7 +170,7 @@ def _transpose_of_sums(
 
 def _transpose_of_product(
     term: Term, cotangent: Any, alpha: Scalar, operands: Sequence[Any], avals: Sequence[Any], *, of_lhs: bool
-) -> tuple[Any, Any, Term, _Sum]:
+) -> tuple[Any, Any, Term, _Cotangent]:
     """The product that is the cotangent of one factor of a term: its two factors, their term (numbered 0 and 1), and
     the sum that it belongs to."""
     target, other = (term.lhs, term.rhs) if of_lhs else (term.rhs, term.lhs)
@@ -192,31 +187,36 @@ def _transpose_of_product(
         lhs, rhs, product = (dc, x, Term(0, 1, 0, True, a)) if b else (x, dc, Term(0, 1, 0, not a, False))
     lhs, rhs, product = fold_batch(lhs, rhs, product, avals[target].shape[:-2]) or (lhs, rhs, product)
     shape = (*sizes_of(lhs.shape, rhs.shape, product).batch, *avals[target].shape[-2:])
-    return lhs, rhs, product, _Sum(target, shape, wide, alpha)
+    return lhs, rhs, product, _Cotangent(target, shape, wide, alpha)
 
 
-def _into_homes(
+def _homes_of_results(
     in_place: Mapping[int, Window],
     written: Sequence[int],
     result_shapes: Sequence[Shape],
     dtypes: Sequence[Any],
     shapes: Sequence[Shape],
-) -> Into:
-    """The targets of a call of which some results are written into windows of the arrays `written`; each other result
-    has a target of its own, behind these. `shapes`: of all arrays."""
-    alone = [out for out in range(len(dtypes)) if out not in in_place]
-    writes = [
-        Window(written.index(in_place[out].array), in_place[out].layout)
-        if out in in_place
-        else Window(len(written) + alone.index(out), dense_layout(result_shapes[out]))
-        for out in range(len(dtypes))
-    ]
-    of_written = {window.array: dtypes[out] for out, window in in_place.items()}
-    return into_zeros(
-        writes,
-        [*(shapes[index] for index in written), *(result_shapes[out] for out in alone)],
-        [*(of_written[index] for index in written), *(dtypes[out] for out in alone)],
-    )
+    factors: list[Any],
+) -> tuple[list[Window], list[Target]]:
+    """The windows and targets of a call of which some results are written into windows of the arrays `written`, which
+    are zero elsewhere; each other result has a target of its own, behind these.
+
+    `shapes`: of all arrays. The bases of targets become the last factors.
+    """
+    targets = []
+    for index in written:
+        layouts = tuple(window.layout for window in in_place.values() if window.array == index)
+        dtype = next(dtypes[out] for out, window in in_place.items() if window.array == index)
+        base = None if covers(layouts, math.prod(shapes[index])) else jnp.zeros(shapes[index], dtype)
+        targets.append(target_of(shapes[index], base, factors))
+    writes = []
+    for out, shape in enumerate(result_shapes):
+        if out in in_place:
+            writes.append(Window(written.index(in_place[out].array), in_place[out].layout))
+        else:
+            writes.append(Window(len(targets), Layout.row_major(shape)))
+            targets.append(Target(shape))
+    return writes, targets
 
 
 def _in_place(homes: Mapping[int, Window]) -> dict[int, Window]:
@@ -257,35 +257,35 @@ def _as(x: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _through_epilogues(
-    cotangents: Sequence[Any], operands: Sequence[Any], out_dtypes: Sequence[Any], epilogues: Sequence[Epilogue]
+    cotangents: Sequence[Any], operands: Sequence[Any], batched: Batched
 ) -> tuple[Sequence[Any], Sequence[Scalar], list[tuple[int, jax.Array]]]:
     """Transposes the epilogues alpha sum + beta source + bias.
 
     Returns the sums' cotangents without the factor alpha where it is a number, these numbers, and the cotangents of
     sources and biases as pairs (operand, cotangent).
     """
-    if not epilogues:
+    if not batched.epilogues:
         return cotangents, [1] * len(cotangents), []
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     of_sums = list(cotangents)
     alphas: list[Scalar] = [1] * len(cotangents)
     of_addends: list[tuple[int, jax.Array]] = []
-    for out, (cotangent, epilogue) in enumerate(zip(cotangents, epilogues, strict=True)):
+    for out, (cotangent, epilogue) in enumerate(zip(cotangents, batched.epilogues, strict=True)):
         if isinstance(cotangent, ad.Zero):
             continue
-        scalars = [scalar[0] for scalar in (epilogue.alpha, epilogue.beta) if isinstance(scalar, tuple)]
-        if epilogue.activation or any(linear[index] for index in scalars):
+        if epilogue.activation or any(linear[index] for index in epilogue.scalars):
             what = f"activation {epilogue.activation!r}" if epilogue.activation else "alpha or beta"
             raise NotImplementedError(f"jax_vbgemm: batched_gemm is not linear in its {what}: it cannot be transposed")
-        wide = accumulator(out_dtypes[out])
+        wide = accumulator(batched.out_dtypes[out])
+        known = {index: dense(operands[index]) for index in epilogue.scalars}
         if isinstance(epilogue.alpha, tuple):
-            alpha = reference.scalar_value(epilogue.alpha, operands, wide)
+            alpha = scalar_value(epilogue.alpha, known, wide)
             of_sums[out] = alpha * dense(cotangent).astype(wide)
         else:
             alphas[out] = epilogue.alpha
         for index, factor in ((epilogue.source, epilogue.beta), (epilogue.bias, 1)):
             if index is not None and linear[index]:
-                value = reference.scaled(reference.scalar_value(factor, operands, wide), dense(cotangent).astype(wide))
+                value = scaled(scalar_value(factor, known, wide), dense(cotangent).astype(wide))
                 of_addends.append((index, sum_broadcast(value, operands[index].aval.shape)))
     return of_sums, alphas, of_addends
 

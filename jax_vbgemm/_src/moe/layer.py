@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.arguments import shown, unsharded_array
-from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
-from jax_vbgemm._src.matmul.reference import accumulator, gated_product
+from jax_vbgemm._src.epilogue import Activation, gated_product, resolve_activation
+from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.moe.own_experts import routed_to_own
 from jax_vbgemm._src.moe.quantized import COTANGENTS, checked_experts, factors_of_rows, quantized_mlp

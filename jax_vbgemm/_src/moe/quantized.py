@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jax_vbgemm._src.arguments import as_array, shown
-from jax_vbgemm._src.matmul.reference import activated
+from jax_vbgemm._src.epilogue import activated
 from jax_vbgemm._src.moe.routing import Routing
 from jax_vbgemm._src.ragged.api import ragged_dot
 from jax_vbgemm._src.ragged.general import ragged_dot_general
@@ -44,7 +44,8 @@ class QuantizedExperts(NamedTuple):
 def quantize_experts(gate_up: Any, down: Any) -> QuantizedExperts:
     """The weights of `expert_mlp` in 8 bits, for its argument `quantized`: once for all micro-batches of a step.
 
-    >>>     >>> import jax_vbgemm as vb
+    >>> import jax.numpy as jnp
+    >>> import jax_vbgemm as vb
     >>> experts = vb.moe.quantize_experts(jnp.ones((2, 128, 512)), jnp.ones((2, 256, 128)))
     >>> experts.gate_up.shape, experts.gate_up.scales.shape
     ((2, 512, 128), (2, 4, 1))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.elementwise.addition import add_scaled
-from jax_vbgemm._src.structure import difference, path_of
+from jax_vbgemm._src.structure import difference, is_none, path_of
 
 
 def apply_updates(params: Any, updates: Any) -> Any:
@@ -29,8 +29,8 @@ def apply_updates(params: Any, updates: Any) -> Any:
       >>> jax_vbgemm.optax.apply_updates(params, updates)["w"].tolist()
       [[2.0, 2.0], [2.0, 2.0]]
     """
-    leaves = jax.tree.leaves(params, is_leaf=_is_none)
-    structure: Any = jax.tree.structure(params, is_leaf=_is_none)
+    leaves = jax.tree.leaves(params, is_leaf=is_none)
+    structure: Any = jax.tree.structure(params, is_leaf=is_none)
     try:
         others = structure.flatten_up_to(updates)
     except ValueError as error:
@@ -60,7 +60,3 @@ def _is_ours(p: Any, u: Any) -> bool:
     if not (isinstance(p, jax.Array) and isinstance(u, jax.Array)):
         return False
     return p.dtype == u.dtype and p.shape == u.shape and jnp.issubdtype(p.dtype, jnp.inexact)
-
-
-def _is_none(x: Any) -> bool:
-    return x is None

@@ -10,6 +10,7 @@ import optax
 
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.elementwise.addition import add_scaled
+from jax_vbgemm._src.structure import is_none
 
 
 def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) -> tuple[Any, Any]:
@@ -17,8 +18,8 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
 
     count: the number of steps, this one included. A None in `updates` stays None.
     """
-    gradients = jax.tree.leaves(updates, is_leaf=_is_none)
-    structure: Any = jax.tree.structure(updates, is_leaf=_is_none)
+    gradients = jax.tree.leaves(updates, is_leaf=is_none)
+    structure: Any = jax.tree.structure(updates, is_leaf=is_none)
     moments = structure.flatten_up_to(mu)
     # XLA reads a gradient once for both averages, with a kernel for each leaf. On a GPU and for leaves above this size,
     # that saves more time than the kernels cost.
@@ -60,7 +61,3 @@ def _is_ours(gradient: Any, moment: Any, beta: Any, most: int) -> bool:
         return False
     dtype = jnp.result_type(gradient)
     return jnp.size(gradient) <= most and jnp.result_type(moment) == jnp.result_type(gradient, beta) == dtype
-
-
-def _is_none(x: Any) -> bool:
-    return x is None

@@ -11,6 +11,7 @@ import optax
 
 from jax_vbgemm._src.matmul.packed import RaggedArray, pack, pack_as, packable
 from jax_vbgemm._src.matmul.view import is_view
+from jax_vbgemm._src.structure import is_none
 
 
 class PackedTree(NamedTuple):
@@ -163,7 +164,7 @@ def _packed_as(x: RaggedArray, tree: Any) -> RaggedArray:
     if not is_ragged(x):
         return x
     numbers = jax.tree.unflatten(x.structure, range(len(x)))
-    part = jax.tree.map(lambda number, leaf: None if number is None else leaf, numbers, tree, is_leaf=_is_none)
+    part = jax.tree.map(lambda number, leaf: None if number is None else leaf, numbers, tree, is_leaf=is_none)
     shapes = tuple(jnp.shape(leaf) for leaf in jax.tree.leaves(part))
     if shapes != x.shapes:
         raise ValueError(f"pack_state: the state has members {shapes} where the packed one has {x.shapes}")
@@ -176,7 +177,3 @@ def _is_packed(x: Any) -> bool:
 
 def _is_missing(x: Any) -> bool:
     return x is None or isinstance(x, optax.MaskedNode)
-
-
-def _is_none(x: Any) -> bool:
-    return x is None

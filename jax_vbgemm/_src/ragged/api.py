@@ -12,8 +12,8 @@ import numpy as np
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, promotes, refuse_explicit_axes, shown
 from jax_vbgemm._src.arithmetic import FLOAT8, arithmetic_of
+from jax_vbgemm._src.epilogue import ACTIVATIONS, Activation, resolve_activation
 from jax_vbgemm._src.integers import is_integer, saturated
-from jax_vbgemm._src.matmul.activation import ACTIVATIONS, Activation, resolve_activation
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, mixed_dtypes, result_dtype
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import accumulator

@@ -12,7 +12,7 @@ import numpy as np
 
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends, compat
-from jax_vbgemm._src.arithmetic import DTYPES, FLOAT8, arithmetic_of
+from jax_vbgemm._src.arithmetic import ARITHMETICS, DTYPES, FLOAT8, arithmetic_of
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.planner import kind_of
@@ -68,7 +68,8 @@ def choose(program: Program, dtypes: Factors, shapes: Sequence[Shape], ragged: R
                 why, planned = planned.why or "the program may run on another GPU", None
         if why and ragged.implementation == "kernel" and not _is_empty(sizes):
             raise NotImplementedError(f"ragged_dot: implementation='kernel', but {why}")
-        reasons = _reasons(ragged, sizes, why, planned)
+        kind = kind_on(program.platform, dtypes, ragged.precision) if planned else None
+        reasons = _reasons(ragged, sizes, kind, why, planned)
         part = next((part for part in composed.FORMS if part in reasons), None)
         if part is None:
             return Choice(parts, ragged, why, planned)
@@ -78,7 +79,9 @@ def choose(program: Program, dtypes: Factors, shapes: Sequence[Shape], ragged: R
         ragged, shapes = _remaining(part, shapes, sizes, ragged)
 
 
-def _reasons(ragged: Ragged, sizes: Sizes, why: str | None, planned: plan.Plan | None) -> dict[str, str]:
+def _reasons(
+    ragged: Ragged, sizes: Sizes, kind: str | None, why: str | None, planned: plan.Plan | None
+) -> dict[str, str]:
     """The parts of a product that its kernel does not compute, each with the reason. Where XLA computes the product, it
     has the operands that the CPU's kernel has."""
     pipelined = planned is not None and planned.only_pipelined
@@ -98,10 +101,11 @@ def _reasons(ragged: Ragged, sizes: Sizes, why: str | None, planned: plan.Plan |
         reasons["gates"] = lacks
     if ragged.halves != "none" and not pipelined:
         reasons["halves"] = lacks
-    elif not ragged.contraction and not (ragged.gated and pipelined):
+    elif kind is not None and pipelined and not (ragged.contraction or ragged.gated):
         half = {"k": sizes.rhs_k, "columns": sizes.rhs_columns}.get(ragged.halves, 0)
-        if half % _core.RAGGED_HALF_ELEMENTS:
-            reasons["halves"] = f"halves of {half} are no multiples of {_core.RAGGED_HALF_ELEMENTS}"
+        multiple = _core.ragged_half_elements(list(ARITHMETICS).index(kind))
+        if half % multiple:
+            reasons["halves"] = f"halves of {half} are no multiples of {multiple}"
     return reasons
 
 

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.matmul.reference import accumulator, activated
+from jax_vbgemm._src.epilogue import activated
+from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.primitive import SCALED, Ragged, bind
 from jax_vbgemm._src.ragged.reference import finish, mapped, rows_with_weights
 from jax_vbgemm._src.ragged.select_rows import select_rows

@@ -13,7 +13,7 @@ from jax.interpreters import mlir
 
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends, compat
-from jax_vbgemm._src.matmul.activation import activation_number
+from jax_vbgemm._src.epilogue import activation_number
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE

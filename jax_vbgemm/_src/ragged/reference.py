@@ -21,7 +21,8 @@ from jax import lax
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arithmetic import DTYPES
-from jax_vbgemm._src.matmul.reference import accumulator, activated, factor
+from jax_vbgemm._src.epilogue import Epilogue, finished
+from jax_vbgemm._src.matmul.reference import accumulator, factor
 from jax_vbgemm._src.ragged.primitive import Ragged, sizes_of
 from jax_vbgemm._src.ragged.segments import segment_of
 
@@ -72,12 +73,13 @@ def finish(
 ) -> jax.Array:  # fmt: skip
     """row_scale activation(total), or that of the gated product of total's halves, and zeros in rows without weights;
     computed in total's dtype."""
-    row_scale = extras.get("row_scale")
-    value = activated(total, activation, halves=gated)
-    valid = valid[..., None]
-    if row_scale is not None:
-        value = jnp.where(valid, row_scale[..., None], jnp.zeros((), row_scale.dtype)).astype(value.dtype) * value
-    return jnp.where(valid, value, jnp.zeros((), value.dtype)).astype(dtype)
+    epilogue, operands = Epilogue(activation=activation, gated=gated), []
+    if "row_scale" in extras:
+        row_scale = extras["row_scale"]
+        epilogue = epilogue._replace(row_scale=0)
+        operands = [jnp.where(valid, row_scale, jnp.zeros((), row_scale.dtype))]
+    value = finished(total, epilogue, operands, total.dtype)
+    return jnp.where(valid[..., None], value, jnp.zeros((), value.dtype)).astype(dtype)
 
 
 def result(*operands: jax.Array, ragged: Ragged) -> jax.Array:

@@ -14,7 +14,7 @@ from jax_vbgemm import _core
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.planner import DEVICES, PLANNERS, device_spec
 from jax_vbgemm._src.tools.calibrate import PRECISIONS
-from jax_vbgemm._src.tools.shapes import calibration_sample, read_problems
+from jax_vbgemm._src.tools.shapes import calibration_sample, read_shapes
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "fp16": "float16", "f32": "float32", "fp32": "float32"}
 _DTYPES |= {"f64": "float64", "fp64": "float64"}
@@ -105,11 +105,19 @@ def run(arguments: list[str] | None) -> int:
     commands = parser.add_subparsers(dest="command", title="commands (without one: show the backends)")
     parser.add_argument("--version", action="version", version=f"jax_vbgemm {vb.__version__}")
     plan = commands.add_parser("plan", help="print the plan for a file of 'M N K' lines")
-    plan.add_argument("file", type=Path, help="a line 'M N K' or 'M N K batch' for each product; # begins a comment")
+    plan.add_argument(
+        "file",
+        type=Path,
+        help="a line 'M N K' or 'M N K batch' for each product; # begins a comment; 'dtype bf16' and "
+        "'precision highest' may stand in it, too",
+    )
     plan.add_argument("--device", help=f"one of {', '.join(DEVICES)}; default: the one JAX would use")
-    plan.add_argument("--dtype", default="float32", help="default: float32; bf16, f16, f32 and f64 are understood, too")
+    plan.add_argument("--dtype", help="default: the file's, or float32; bf16, f16, f32 and f64 are understood, too")
     plan.add_argument("--precision", choices=("default", "high", "highest"), help="of float32 on tensor cores")
     plan.add_argument("--planner", default="auto", help=f"one of {', '.join(PLANNERS)}")
+    plan.add_argument(
+        "--plot", type=Path, metavar="PNG", help="draw the plan, too: blocks over multiprocessors and time"
+    )
     demo = commands.add_parser("demo", help="GoogLeNet's inception blocks, forward and gradient, checked and timed")
     demo.add_argument("--batch", type=int, default=1, help="images (default: 1)")
     calibrate = commands.add_parser("calibrate", help="measure every tile on this GPU and fit the cost model to it")
@@ -155,9 +163,18 @@ def run(arguments: list[str] | None) -> int:
             parser.error(str(error))
         return 0
     try:
-        dtype = _DTYPES.get(options.dtype, options.dtype)
-        options_of_plan = {"device": options.device, "planner": options.planner, "precision": options.precision}
-        print(vb.plan(read_problems(options.file), dtype=dtype, **options_of_plan))
-    except (OSError, ValueError, TypeError) as error:
+        problems, of_file = read_shapes(options.file)
+        dtype = options.dtype or of_file.get("dtype", "float32")
+        made = vb.plan(
+            problems,
+            dtype=_DTYPES.get(dtype, dtype),
+            device=options.device,
+            planner=options.planner,
+            precision=options.precision or of_file.get("precision"),
+        )
+        print(made)
+        if options.plot is not None:
+            made.plot(options.plot)
+    except (ImportError, OSError, ValueError, TypeError) as error:
         parser.error(str(error))
     return 0

@@ -1,4 +1,7 @@
-"""Shape files: a line 'M N K', or 'M N K batch', for each product; # begins a comment."""
+"""Shape files: a line 'M N K', or 'M N K batch', for each product; # begins a comment.
+
+For `python -m jax_vbgemm plan` the lines 'dtype NAME' and 'precision NAME' say how all products are computed.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,27 @@ def parse_problems(text: str, name: str) -> tuple[Problem, ...]:
 
 def read_problems(file: Path) -> tuple[Problem, ...]:
     """The problems of a shape file."""
+    return parse_problems(_text_of(file), file.name)
+
+
+def read_shapes(file: Path) -> tuple[tuple[Problem, ...], dict[str, str]]:
+    """The problems of a shape file, and its lines 'dtype NAME' and 'precision NAME'."""
+    lines, options = _text_of(file).splitlines(), {}
+    for number, line in enumerate(lines):
+        words = line.partition("#")[0].split()
+        if words and words[0] in ("dtype", "precision"):
+            if len(words) != 2 or words[0] in options:
+                raise ValueError(f"{file.name}, line {number + 1}: {line!r} must be one '{words[0]} NAME' in the file")
+            options[words[0]] = words[1]
+            lines[number] = ""
+    return parse_problems("\n".join(lines), file.name), options
+
+
+def _text_of(file: Path) -> str:
     try:
-        text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
+        return file.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
     except UnicodeDecodeError as error:
         raise ValueError(f"{file.name} is not a text file: {error}") from None
-    return parse_problems(text, file.name)
 
 
 def named_problems(name: str, folder: Path | None) -> tuple[Problem, ...]:

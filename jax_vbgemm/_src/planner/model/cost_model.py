@@ -180,6 +180,14 @@ def block_seconds(
     return np.where(exist, seconds, 0.0)
 
 
+def tile_seconds(sizes: Sizes, tiles: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
+    """The seconds of each tile of `tiles` (runs of one tile each) while `sharing` blocks share a unit."""
+    if device.device_type == "cpu":
+        return _cpu_tiles(sizes, tiles, catalogue, device)
+    aligned = sizes.aligned(catalogue.element_bytes)[tiles.problem]
+    return _gpu_tiles(tiles.k_end - tiles.k_begin, tiles.tile_id, aligned, catalogue, device, sharing)
+
+
 def least_seconds(
     sizes: Sizes, kernels: Mapping[str, Sequence[TileShape]], catalogue: Catalogue, device: DeviceSpec
 ) -> dict[str, float]:

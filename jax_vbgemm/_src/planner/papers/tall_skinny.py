@@ -40,8 +40,7 @@ from jax_vbgemm._src.problem import Problem, Sizes
 MIRRORED = (Shape.TSM2_MIRRORED, Shape.ISM2_MIRRORED)
 DEEP_SHAPES = (Shape.TSM2, Shape.TSM2_MIRRORED, Shape.REDUCTION)  # K is more than small, and may be split
 
-# The least K steps of a slice where the number of slices is not chosen by predicted time, so that the partial sums cost
-# little beside the products.
+# Minimum K steps of a split-K slice where the number of slices is a heuristic: so that adding partial sums is cheap.
 _STEPS_OF_A_SLICE = 8
 
 # Prefetch depth of row tiles: the elements of each of its rows that a thread loads before it multiplies, which are all

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.planner.model.cost_model import Prediction, computed_extents, predict, weighted_sum
 from jax_vbgemm._src.planner.model.occupancy import Occupancy, kernel_step, tile_occupancy, work_per_thread
-from jax_vbgemm._src.planner.plan import report
+from jax_vbgemm._src.planner.plan import picture, report
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, Replacement, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.coverage import check_coverage
@@ -237,6 +237,22 @@ class Plan:
 
     def __str__(self) -> str:
         return report.describe(self)
+
+    def plot(self, file: Any = None) -> Any:
+        """A picture of the plan: a row for each multiprocessor (or core), a box for each block over the time that the
+        cost model predicts, its colour the tile shape, its grey part what tiles compute outside of results.
+
+        Args:
+          file: where to save the picture, a path or an open file, in the format of its suffix; None: the figure is
+            one of matplotlib.pyplot, which a notebook shows.
+
+        Returns:
+          A matplotlib figure.
+
+        Raises:
+          ImportError: matplotlib is not installed.
+        """
+        return picture.draw(self, file)
 
     # Arrays with one entry for each tile or block. The five arrays of Li 2019, Fig. 6, are block_start ("Tile" in the
     # paper), tile_problem ("GEMM"), tile_strategy, tile_row and tile_col (in elements); a batch index and a K range are

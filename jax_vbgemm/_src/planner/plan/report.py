@@ -1,5 +1,6 @@
 """The text of print(plan): the decision and its reasons, in at most forty lines."""
 
+import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
     from jax_vbgemm._src.planner.plan.plan import Plan
 
 _MAX_GROUPS = 12  # lines for groups of equal problems
-_MAX_REMARKS = 6  # lines for replaced tiles and notes
+_MAX_REMARKS = 6  # replaced tiles and notes
+_WIDTH = 96  # of their lines
 
 
 def describe(plan: "Plan") -> str:
@@ -28,7 +30,8 @@ def describe(plan: "Plan") -> str:
     ]
     remarks = [f"{_name(asked)} is not built: {_name(taken)}" for asked, taken in plan.replaced]
     remarks += plan.notes
-    lines += [f"note: {remark}" for remark in remarks[:_MAX_REMARKS]]
+    for remark in remarks[:_MAX_REMARKS]:
+        lines += textwrap.wrap(f"note: {remark}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
 
 

@@ -312,7 +312,8 @@ def _evenly_split(sizes: Sizes, found: Choice, rules: Rules, device: DeviceSpec,
 
 def _place_by_place(draft: Draft) -> Draft:
     """The draft with the K slices of each tile next to each other in the order of blocks. Blocks that run at the same
-    time then read different columns of A, which are in different banks of the memory (5% faster; docs/design, T17).
+    time then read different columns of A, which are in different banks of the memory (5% faster;
+    docs/design/tall-skinny.md, T17).
     """
     if not (draft.runs.k_begin > 0).any():
         return draft
