@@ -7,24 +7,22 @@
 #include "gpu/host/ragged_launch.h"
 
 // plan: the words of a RaggedPlan. blocks: the numbers of blocks of scales, of lhs along K and of rhs along K and columns.
-extern "C" int ragged_trial(int kind, int wide_results, int contraction, int transpose_rhs, int gated, int halves, int wide_sizes,
-                            int activation, const int* plan, const int* blocks, int64_t m, int64_t k, int64_t n, int64_t g,
-                            int64_t num_sizes, int64_t lhs_rows, const void* lhs, const void* rhs, const void* group_sizes,
-                            const void* group_offset, const void* bias, const void* row_scale, const void* gather, const void* second,
-                            const void* lhs_scale, const void* rhs_scale, const void* accumulator, void* out, void* workspace,
-                            void* stream) {
+extern "C" int ragged_trial(int kind, int wide_results, int contraction, int transpose_rhs, int gated, int wide_sizes, int activation,
+                            const int* plan, const int* blocks, int64_t m, int64_t k, int64_t n, int64_t g, int64_t num_sizes,
+                            int64_t lhs_rows, const void* lhs, const void* rhs, const void* group_sizes, const void* group_offset,
+                            const void* bias, const void* row_scale, const void* gather, const void* lhs_scale, const void* rhs_scale,
+                            const void* accumulator, void* out, void* workspace, void* stream) {
   vbgemm::RaggedCall call{};
   call.kind = static_cast<vbgemm::Kind>(kind);
   call.dtype = vbgemm::arithmetic_of(call.kind).lhs;
   call.out_dtype = wide_results ? vbgemm::DType::f32 : vbgemm::is_float8(call.kind) ? vbgemm::DType::bf16 : call.dtype;
-  call.halves = static_cast<vbgemm::RaggedHalves>(halves);
   call.contraction = contraction, call.transpose_rhs = transpose_rhs, call.gated = gated, call.wide_sizes = wide_sizes;
   call.activation = static_cast<vbgemm::Activation>(activation);
   call.m = m, call.k = k, call.n = n, call.groups = g, call.total_groups = num_sizes, call.lhs_rows = lhs_rows;
   call.batch[0] = call.batch[1] = 1;
   call.lhs.data = lhs, call.rhs.data = rhs, call.group_sizes.data = group_sizes, call.group_offset.data = group_offset;
   call.bias.data = bias, call.row_scale.data = row_scale, call.gather.data = gather;
-  call.second.data = second, call.lhs_scale.data = lhs_scale, call.rhs_scale.data = rhs_scale;
+  call.lhs_scale.data = lhs_scale, call.rhs_scale.data = rhs_scale;
   call.lhs_blocks = blocks[0], call.rhs_k_blocks = blocks[1], call.rhs_column_blocks = blocks[2];
   call.accumulator.data = accumulator, call.out = out;
   call.workspace = workspace;

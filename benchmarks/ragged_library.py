@@ -15,7 +15,6 @@ from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.planner.tables.catalogue import PIPELINED as PIPELINED_TILES
 from jax_vbgemm._src.planner.tables.catalogue import catalogue_for
 from jax_vbgemm._src.ragged.plan import SHAPES, Plan, Product, catalogue_tile, is_short, plan, why_not_pipelined
-from jax_vbgemm._src.ragged.primitive import HALVES
 
 PIPELINED = [*SHAPES[1:], *(f"{shape}_taken" for shape in SHAPES[1:])]
 CHOICES = ["automatic", "tiles", *PIPELINED]
@@ -62,20 +61,18 @@ class Library:
 
     def __init__(self, path):
         self.call = ctypes.CDLL(path).ragged_trial
-        self.call.argtypes = [ctypes.c_int] * 8 + [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 6 + [ctypes.c_void_p] * 14
+        self.call.argtypes = [ctypes.c_int] * 7 + [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 6 + [ctypes.c_void_p] * 13
         self.call.restype = ctypes.c_int
         self.workspaces = {}
 
     def __call__(
         self, lhs, rhs, sizes, out, *, contraction=False, transpose_rhs=False, gated=False, offset=None, bias=None,
-        row_scale=None, gather=None, second=None, lhs_scale=None, rhs_scale=None, activation=None, accumulates=False,
-        halves="none", shape="automatic", kind=None,
+        row_scale=None, gather=None, lhs_scale=None, rhs_scale=None, activation=None, accumulates=False,
+        shape="automatic", kind=None,
     ):  # fmt: skip
         lhs_rows, k = lhs.shape
         m = lhs_rows if gather is None else gather.shape[0]
         n = out.shape[-1]
-        if halves.startswith("lhs"):
-            k //= 2
         g = out.shape[0] if contraction else rhs.shape[0]
         kind = kind or kind_of(lhs.dtype)
         product = product_of(m, k, rhs, g, sizes, contraction, transpose_rhs, gated)
@@ -88,7 +85,7 @@ class Library:
         pointers = [
             None if x is None else x.data_ptr()
             for x in (
-                lhs, rhs, sizes, offset, bias, row_scale, gather, second, lhs_scale, rhs_scale,
+                lhs, rhs, sizes, offset, bias, row_scale, gather, lhs_scale, rhs_scale,
                 out if accumulates else None, out, workspace,
             )
         ]  # fmt: skip
@@ -97,7 +94,7 @@ class Library:
         of_rhs = (1, 1) if rhs_scale is None else rhs_scale.shape[-2:]
         blocks = (ctypes.c_int * 3)(1 if lhs_scale is None else lhs_scale.shape[-1], of_rhs[1], of_rhs[0])
         error = self.call(
-            KINDS.index(kind), wide, contraction, transpose_rhs, gated, HALVES.index(halves),
+            KINDS.index(kind), wide, contraction, transpose_rhs, gated,
             sizes.dtype == torch.int64, activation_number(activation), words, blocks, m, k, n, g, sizes.shape[0],
             lhs_rows, *pointers, torch.cuda.current_stream().cuda_stream,
         )  # fmt: skip

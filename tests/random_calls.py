@@ -21,7 +21,8 @@ import time
 
 import jax
 import numpy as np
-from random_families import DTYPES, FAMILIES, Call, Draw, wide
+from random_draw import DTYPES, Call, Draw, wide
+from random_families import FAMILIES
 
 
 def fault(draw: Draw, call: Call) -> str | None:

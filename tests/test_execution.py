@@ -11,6 +11,7 @@ import numpy as np
 import oracle
 import pytest
 import random_calls
+import random_draw
 import random_families
 
 import jax_vbgemm as vb
@@ -26,7 +27,7 @@ def ragged(count, low, high, dtype="float32", seed=0):
 @pytest.mark.parametrize("family", random_families.FAMILIES)
 def test_random_calls(family):
     """Some of the calls that tools/gpu_check.sh makes for minutes."""
-    assert random_calls.run(1, 60, 2, (family,), random_families.DTYPES) == (2, 0)
+    assert random_calls.run(1, 60, 2, (family,), random_draw.DTYPES) == (2, 0)
 
 
 @pytest.mark.parametrize("planner", ["auto", "load_balanced"])

@@ -10,6 +10,7 @@ from slow_cases import slow_except
 
 import jax_vbgemm as vb
 from jax_vbgemm._src import backends
+from jax_vbgemm._src.ragged import select_rows
 
 ROWS, M, K, N, GROUPS = 7, 30, 16, 24, 3
 SIZES = jnp.array([11, 0, 15])
@@ -152,3 +153,13 @@ def test_checkify_reports_slots_that_are_no_inverse():
     assert checked(SLOTS)[0].get() is None
     for wrong in (SLOTS[::-1], SLOTS.at[0, 1].set(SLOTS[0, 0])):
         assert "slots is not the inverse of gather" in checked(wrong)[0].get()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float8_e4m3fn", "int8"])
+@pytest.mark.parametrize("columns", [16, 7])
+def test_rows_that_move_as_words_are_the_same(dtype, columns):
+    """Programs for CUDA have the words, which this runs on any platform."""
+    x, rows = oracle.random((5, columns), "float32").astype(dtype), jnp.array([3, 9, -1, 0], jnp.int32)
+    words, plain = select_rows._moved_in_words(x, rows), select_rows._moved(x, rows)
+    assert words.dtype == plain.dtype
+    np.testing.assert_array_equal(*(np.asarray(y).view(np.uint8) for y in (words, plain)))

@@ -14,11 +14,10 @@ from jax_vbgemm._src.epilogue import Activation, gated_product, resolve_activati
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.moe.own_experts import routed_to_own
-from jax_vbgemm._src.moe.quantized import COTANGENTS, checked_experts, factors_of_rows, quantized_mlp
-from jax_vbgemm._src.moe.routing import Routing
+from jax_vbgemm._src.moe.quantized import COTANGENTS, checked_experts, quantized_mlp
+from jax_vbgemm._src.moe.routing import Routing, dispatched, factors_of_rows, summed
 from jax_vbgemm._src.ragged.api import check_sums, extra_operand, ragged_dot, scalar_integer, sizes_argument
 from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
-from jax_vbgemm._src.ragged.select_rows import select_rows
 
 Gate = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -42,7 +41,7 @@ def dispatch(x: Any, routing: Routing) -> jax.Array:
     Raises:
       ValueError: x is not (tokens, d).
     """
-    return select_rows(_tokens("dispatch", x, routing), routing.rows[:, None], routing.slots)
+    return dispatched(_tokens("dispatch", x, routing), routing)
 
 
 def _tokens(name: str, x: Any, routing: Routing) -> jax.Array:
@@ -87,12 +86,7 @@ def combine(y: Any, routing: Routing) -> jax.Array:
 def _combined(y: jax.Array, routing: Routing) -> jax.Array:
     """`combine` in the accumulator's dtype."""
     wide = y.astype(accumulator(y.dtype))
-    return _summed(factors_of_rows(routing)[:, None].astype(wide.dtype) * wide, routing)
-
-
-def _summed(y: jax.Array, routing: Routing) -> jax.Array:
-    """The sum over each token's choices of the expert's result, (tokens, n), of y's dtype."""
-    return select_rows(y, routing.slots, routing.rows[:, None])
+    return summed(factors_of_rows(routing)[:, None].astype(wide.dtype) * wide, routing)
 
 
 def gated_dot(
@@ -143,20 +137,16 @@ def gated_dot(
         raise ValueError(f"{name}: rhs[0] is {weights[0].shape} but rhs[1] is {weights[1].shape}: they must be equal")
     if not pair and width % 2:
         raise ValueError(f"{name}: rhs is {weights[0].shape}: gate and up lie side by side, but {width} is odd")
-    if pair and options.get("rhs_gradient") is None:
-        rhs = tuple(weights)
-        if options.get("bias") is not None:
-            options["bias"] = jnp.concatenate(
-                _weights(name, "bias", tuple(_of_pair(name, "bias", options["bias"]))), axis=-1
-            )
-        apart = False
-    else:
-        rhs, apart = weights[0], pair
+    apart = pair and options.get("rhs_gradient") is not None  # each array has its own sums of gradients
+    rhs = tuple(weights) if pair else weights[0]
+    if pair and not apart and options.get("bias") is not None:
+        bias = _weights(name, "bias", tuple(_of_pair(name, "bias", options["bias"])))
+        options["bias"] = jnp.concatenate(bias, axis=-1)
     if not apart and not interleaved and known is not None and gate is None:
         return ragged_dot(lhs, rhs, group_sizes, activation=known, gated=True, **options)
     scale = options.pop("row_scale", None)
     parts = []
-    for index, array in enumerate(weights if apart else [rhs]):
+    for index, array in enumerate(rhs if apart else [rhs]):
         own = dict(options)
         for option in ("bias", "rhs_gradient") if apart else ():
             if (value := options.get(option)) is not None:
@@ -337,7 +327,7 @@ def expert_mlp(
         if weighed:
             result = _combined(y, routing)
         else:
-            result = _summed(y if axes is None else y.astype(accumulator(y.dtype)), routing)
+            result = summed(y if axes is None else y.astype(accumulator(y.dtype)), routing)
         return (result if axes is None else axes.summed_parts(result)).astype(y.dtype)
 
     if quantized is not None:

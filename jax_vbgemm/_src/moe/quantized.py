@@ -10,11 +10,10 @@ import numpy as np
 
 from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.epilogue import activated
-from jax_vbgemm._src.moe.routing import Routing
+from jax_vbgemm._src.moe.routing import Routing, dispatched, factors_of_rows, summed
 from jax_vbgemm._src.ragged.api import ragged_dot
 from jax_vbgemm._src.ragged.general import ragged_dot_general
 from jax_vbgemm._src.ragged.primitive import SCALED
-from jax_vbgemm._src.ragged.select_rows import select_rows
 from jax_vbgemm._src.scaled.quantize import quantize
 from jax_vbgemm._src.scaled.scaled import Scaled
 
@@ -89,15 +88,10 @@ def quantized_mlp(
     Derivatives of first order, in reverse mode.
     """
     form = _Form(activation, cotangents, implementation)
-    rows = _Rows(routing.group_sizes, routing.rows, routing.order, routing.slots)
-    result: jax.Array = _mlp(form, x, gate_up, down, experts, rows, factors_of_rows(routing).astype(np.float32))
+    # The probabilities take part as those of rows, through which their gradient passes.
+    scale = factors_of_rows(routing).astype(np.float32)
+    result: jax.Array = _mlp(form, x, gate_up, down, experts, routing, scale)
     return result
-
-
-def factors_of_rows(routing: Routing) -> jax.Array:
-    """The probability of each row's choice, (tokens * k,)."""
-    probabilities = routing.probabilities.reshape(-1, 1)
-    return select_rows(probabilities, routing.order[:, None], routing.slots.reshape(-1, 1))[:, 0]
 
 
 class _Form(NamedTuple):
@@ -112,28 +106,19 @@ class _Form(NamedTuple):
         )  # fmt: skip
 
 
-class _Rows(NamedTuple):
-    """The integers of a routing."""
-
-    sizes: jax.Array
-    tokens: jax.Array
-    order: jax.Array
-    slots: jax.Array
-
-
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _mlp(
-    form: _Form, x: jax.Array, gate_up: jax.Array, down: jax.Array, experts: QuantizedExperts, rows: _Rows,
+    form: _Form, x: jax.Array, gate_up: jax.Array, down: jax.Array, experts: QuantizedExperts, routing: Routing,
     scale: jax.Array,
 ) -> jax.Array:  # fmt: skip
     features = gate_up.shape[-1] // 2
     if features % SCALED:  # a block of columns has some of both halves
-        return _forward(form, x, gate_up, down, experts, rows, scale)[0]
+        return _forward(form, x, gate_up, down, experts, routing, scale)[0]
     hidden = form.dot(
-        quantize(x, block=_OF_ROWS), experts.gate_up, rows.sizes, x.dtype, gather=(rows.tokens, rows.slots),
-        gated=True, activation=form.activation, row_scale=scale,
+        quantize(x, block=_OF_ROWS), experts.gate_up, routing.group_sizes, x.dtype,
+        gather=(routing.rows, routing.slots), gated=True, activation=form.activation, row_scale=scale,
     )  # fmt: skip
-    return form.dot(quantize(hidden, block=_OF_ROWS), experts.down, rows.sizes, x.dtype)
+    return form.dot(quantize(hidden, block=_OF_ROWS), experts.down, routing.group_sizes, x.dtype)
 
 
 def _hidden(form: _Form, sums: jax.Array, scale: jax.Array) -> jax.Array:
@@ -141,34 +126,35 @@ def _hidden(form: _Form, sums: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def _forward(
-    form: _Form, x: jax.Array, gate_up: jax.Array, down: jax.Array, experts: QuantizedExperts, rows: _Rows,
+    form: _Form, x: jax.Array, gate_up: jax.Array, down: jax.Array, experts: QuantizedExperts, routing: Routing,
     scale: jax.Array,
 ) -> tuple[jax.Array, Any]:  # fmt: skip
-    sums = form.dot(quantize(x, block=_OF_ROWS), experts.gate_up, rows.sizes, x.dtype, gather=(rows.tokens, rows.slots))
+    sums = form.dot(
+        quantize(x, block=_OF_ROWS), experts.gate_up, routing.group_sizes, x.dtype, gather=(routing.rows, routing.slots)
+    )
     hidden = quantize(_hidden(form, sums, scale), block=_OF_ROWS)
-    result = form.dot(hidden, experts.down, rows.sizes, x.dtype)
-    return result, (x, gate_up, down, experts, rows, scale, sums)
+    result = form.dot(hidden, experts.down, routing.group_sizes, x.dtype)
+    return result, (x, gate_up, down, experts, routing, scale, sums)
 
 
 def _backward(form: _Form, residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
-    x, gate_up, down, experts, rows, scale, sums = residuals
+    x, gate_up, down, experts, routing, scale, sums = residuals
     kind = form.cotangents
-    of_hidden = form.dot(quantize(cotangent, kind, _OF_ROWS), experts.down_back, rows.sizes, x.dtype)
+    of_hidden = form.dot(quantize(cotangent, kind, _OF_ROWS), experts.down_back, routing.group_sizes, x.dtype)
     hidden, back = jax.vjp(partial(_hidden, form), sums, scale)
     of_sums, of_scale = back(of_hidden.astype(hidden.dtype))
-    of_tokens = form.dot(quantize(of_sums, kind, _OF_ROWS), experts.gate_up_back, rows.sizes, x.dtype)
-    dispatched = select_rows(x, rows.tokens[:, None], rows.slots)
+    of_tokens = form.dot(quantize(of_sums, kind, _OF_ROWS), experts.gate_up_back, routing.group_sizes, x.dtype)
 
     def of_weights(lhs: jax.Array, rhs: jax.Array, weights: jax.Array) -> jax.Array:
         gradient = ragged_dot_general(
-            lhs.astype(x.dtype), rhs.astype(x.dtype), rows.sizes, _CONTRACTION,
+            lhs.astype(x.dtype), rhs.astype(x.dtype), routing.group_sizes, _CONTRACTION,
             preferred_element_type=weights.dtype if weights.dtype == np.float32 else None,
         )  # fmt: skip
         return gradient.astype(weights.dtype)
 
     return (
-        select_rows(of_tokens, rows.slots, rows.tokens[:, None]),
-        of_weights(dispatched, of_sums, gate_up),
+        summed(of_tokens, routing),
+        of_weights(dispatched(x, routing), of_sums, gate_up),
         of_weights(hidden, cotangent, down),
         None,
         None,

@@ -25,6 +25,7 @@ from jax_vbgemm._src.moe.scores import (
 )
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_group, sorted_with_rest
 from jax_vbgemm._src.ragged.indices import clamp
+from jax_vbgemm._src.ragged.select_rows import select_rows
 
 
 class Routing(NamedTuple):
@@ -226,3 +227,19 @@ def _selected(values: jax.Array, chosen: jax.Array, distinct: bool) -> jax.Array
 
 def _shown(value: Any) -> str:
     return "None" if value is None else f"of shape {jnp.shape(value)}"
+
+
+def dispatched(x: jax.Array, routing: Routing) -> jax.Array:
+    """The token of each row, (tokens * k, d)."""
+    return select_rows(x, routing.rows[:, None], routing.slots)
+
+
+def summed(y: jax.Array, routing: Routing) -> jax.Array:
+    """The sum of each token's rows, (tokens, n), of y's dtype: the transpose of `dispatched`."""
+    return select_rows(y, routing.slots, routing.rows[:, None])
+
+
+def factors_of_rows(routing: Routing) -> jax.Array:
+    """The probability of each row's choice, (tokens * k,)."""
+    probabilities = routing.probabilities.reshape(-1, 1)
+    return select_rows(probabilities, routing.order[:, None], routing.slots.reshape(-1, 1))[:, 0]

@@ -92,7 +92,7 @@ def _reasons(
         reasons["accumulator"] = "only float32 has accumulators"
     if "gather" in ragged.extras and planned is not None and not planned.gathers:
         reasons.setdefault("gather", "copied rows are faster, or have the only kernel")
-    if not {"lhs_scale", "rhs_scale"}.isdisjoint(ragged.extras):
+    if ragged.has_scales:
         if not pipelined:
             reasons["scales"] = lacks
         elif ragged.gated and sizes.rhs_column_blocks not in (None, 1) and sizes.n % SCALED:

@@ -94,6 +94,11 @@ class Ragged(NamedTuple):
         return self.activation is not None or any(OPERANDS[name].is_of_epilogue for name in self.extras)
 
     @property
+    def has_scales(self) -> bool:
+        """Whether a factor has scales."""
+        return not {"lhs_scale", "rhs_scale"}.isdisjoint(self.extras)
+
+    @property
     def typical_rows(self) -> int | None:
         """The number of rows of a typical group; None where the caller gave no hint."""
         return sum(self.hint) // max(len(self.hint), 1) if isinstance(self.hint, tuple) else self.hint
@@ -107,8 +112,8 @@ class Ragged(NamedTuple):
         """The shape of an operand, or of the result, without its batch dimensions, by the names of its sizes."""
         shape = operand.contraction if self.contraction else operand.rows
         assert shape is not None, f"{operand.name} is not for this form"
-        transposed = self.transpose_rhs and operand.name in ("rhs", "second", "rhs_scale")
-        return (shape[0], shape[2], shape[1]) if transposed else shape
+        is_of_matrices = len(shape) == 3
+        return (shape[0], shape[2], shape[1]) if self.transpose_rhs and is_of_matrices else shape
 
     def core_ranks(self) -> list[int]:
         """The rank of each operand without its batch dimensions."""

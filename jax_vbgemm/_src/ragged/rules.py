@@ -40,7 +40,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         return _jvp_of(composed.gathered, primals, tangents, ragged)
     if ragged.contraction and ragged.halves != "none":  # a cotangent of the operand has both halves
         return _jvp_of(composed.halved, primals, tangents, ragged)
-    if not {"lhs_scale", "rhs_scale"}.isdisjoint(ragged.extras):
+    if ragged.has_scales:
         return _jvp_of(composed.widened, primals, tangents, ragged)
     if ragged.gated:  # a derivative needs both halves of the sums, which the kernel of a gated product does not store
         return _jvp_of(composed.gated, primals, tangents, ragged)

@@ -7,6 +7,7 @@ came from, so that both directions can be gathers with sums in a fixed order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -33,31 +34,36 @@ def select_rows(x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:
     return result
 
 
-def _rows(x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:
-    """`select_rows` for operands with equal leading batch dimensions."""
-    form: Callable[..., jax.Array] = _rows_of_one
+def _rows(x: jax.Array, index: jax.Array, back: jax.Array, *, move: Callable[..., jax.Array]) -> jax.Array:
+    """`select_rows` for operands with equal leading batch dimensions; move(x, rows) is x[rows]."""
+    form: Callable[..., jax.Array] = partial(_rows_of_one, move)
     for _ in x.shape[:-2]:
         form = jax.vmap(form)
     return form(x, index, back)
 
 
-def _rows_of_one(x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:
+def _rows_of_one(move: Callable[..., jax.Array], x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:
     terms = index.shape[1]
     if x.shape[0] == 0 or terms == 0:  # there is no row to read
         return jnp.zeros((index.shape[0], x.shape[1]), x.dtype)
     if terms == 1:
-        return _moved(x, index[:, 0])
-    return x.at[index].get(mode="clip").astype(accumulator(x.dtype)).sum(axis=1).astype(x.dtype)
+        return move(x, index[:, 0])
+    return _moved(x, index).astype(accumulator(x.dtype)).sum(axis=1).astype(x.dtype)
 
 
 def _moved(x: jax.Array, index: jax.Array) -> jax.Array:
-    """x[index]. XLA's GPU backend moves element by element, so that rows are moved as words of 8 bytes."""
+    rows: jax.Array = x.at[index].get(mode="clip")
+    return rows
+
+
+def _moved_in_words(x: jax.Array, index: jax.Array) -> jax.Array:
+    """x[index], as words of 8 bytes: XLA moves rows element by element on CUDA. (On CPUs it takes longer for words.)"""
     in_word = 8 // x.dtype.itemsize
     if in_word < 2 or not compat.is_static(x.shape[1:]) or x.shape[1] % in_word:
-        return x.at[index].get(mode="clip")
+        return _moved(x, index)
     with jax.enable_x64(True):
         words = lax.bitcast_convert_type(x.reshape(x.shape[0], x.shape[1] // in_word, in_word), np.uint64)
-        rows = lax.bitcast_convert_type(words.at[index].get(mode="clip"), x.dtype)
+        rows = lax.bitcast_convert_type(_moved(words, index), x.dtype)
     return rows.reshape(index.shape[0], x.shape[1])
 
 
@@ -100,4 +106,7 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any]) -> tuple[jax.Array, int
 ad.primitive_jvps[select_rows_p] = _jvp
 ad.primitive_transposes[select_rows_p] = _transpose
 batching.primitive_batchers[select_rows_p] = _batch
-mlir.register_lowering(select_rows_p, mlir.lower_fun(_rows, multiple_results=False))
+for _move, _platform in ((_moved, None), (_moved_in_words, "cuda")):
+    mlir.register_lowering(
+        select_rows_p, mlir.lower_fun(partial(_rows, move=_move), multiple_results=False), platform=_platform
+    )

@@ -68,7 +68,7 @@ def quantize(x: Any, dtype: Any = "float8_e4m3fn", block: tuple[int, ...] = (1, 
         scales = jnp.squeeze(each, inside)
     else:
         scales = as_array(name, "scales", scales)
-        expected = tuple(-(-size // each) for size, each in zip(x.shape, whole, strict=True))
+        expected = blocks.shape[::2]
         if (scales.shape, scales.dtype) != (expected, np.float32):
             raise ValueError(f"{name}: scales is {scales.dtype}{scales.shape} but must be float32{expected}")
         each = jnp.expand_dims(scales, inside)
