@@ -159,12 +159,13 @@ inline int64_t elements_of(const RaggedCall& call, const RaggedOperandInfo& oper
   return elements;
 }
 
-// Whether a kernel has all operands of a call, its gates and its halves.
+// Whether a kernel has all operands of a call, its form, its gates and its halves.
 inline bool has_all(RaggedKernel kernel, const RaggedCall& call) {
   for (int i = 0; i < kRaggedOperands; ++i) {
     if ((call.*kRaggedMembers[i]).data && !(kRaggedOperandTable[i].kernels & kernel)) return false;
   }
-  return (!call.gated && call.halves == RaggedHalves::none) || kernel == kRaggedPipelined;
+  const bool along_k = call.contraction && call.transpose_rhs;
+  return (!call.gated && !along_k && call.halves == RaggedHalves::none) || kernel == kRaggedPipelined;
 }
 
 inline int64_t results_of(const RaggedCall& call) { return elements_of(call, kRaggedOperandTable[kRaggedOperands]); }
@@ -192,9 +193,9 @@ inline constexpr int kScaledDepth = 128, kScaledColumns = 128;
 inline bool has_ragged_pipeline(Kind kind, bool contraction, bool transpose_rhs, bool gathers, RaggedShape shape) {
   if (shape == RaggedShape::none || (info_of(shape).cluster > 1 && (contraction || gathers || (kind != Kind::bf16 && kind != Kind::f16))))
     return false;
-  if (kind == Kind::bf16 || kind == Kind::f16) return !(contraction && gathers);
-  const bool along_k = !contraction && transpose_rhs && !gathers;  // wgmma reads these alone
-  return along_k && (kind == Kind::tf32 || is_float8(kind));
+  if (kind == Kind::bf16 || kind == Kind::f16) return !(contraction && (gathers || transpose_rhs));
+  const bool along_k = transpose_rhs && !gathers;  // wgmma reads these alone
+  return along_k && ((kind == Kind::tf32 && !contraction) || is_float8(kind));
 }
 // Of how many elements a half must be a multiple, except for both halves of a gated product: no box of TMA, of 128 bytes by 64 lines, lies
 // in both.

@@ -14,7 +14,8 @@
 // With `gather`, lhs has any number of rows, and row gather[i] of it (the first or last one if there is no such row) takes the place of
 // lhs[i].
 //
-// Operands and results are row-major. rhs is (groups, rhs_columns, rhs_k) with transpose_rhs, and so is second. An operand that the call
+// Operands and results are row-major. With transpose_rhs, rhs is (groups, rhs_columns, rhs_k), and so is second; of a contraction, both
+// factors are (columns, rows). An operand that the call
 // does not have has no elements and rank 1. Results: out, and the workspace, bytes (uint8) that the plan needs (ragged_workspace_bytes),
 // absent if it needs none. The accumulator, of which only a ragged contraction with results of float32 has one, is aliased with the result.
 // Operands of the accumulator's type are for real numbers. The result has lhs's dtype, or float32 if that has 16 bits.
@@ -89,7 +90,7 @@ class KnownSizes {
       return fault("it must have " + std::to_string(shape.rank) + " dimensions, and up to two of the batch before them");
     }
     for (int i = 0; i < shape.rank; ++i) {
-      const int place = transposed && i > 0 ? shape.rank - i : i;  // of a matrix, the last two
+      const int place = transposed && i >= shape.rank - 2 ? 2 * shape.rank - 3 - i : i;  // of a matrix, the last two
       const int64_t size = dimensions[batch + i];
       int64_t& known = sizes_[static_cast<int>(shape.sizes[place])];
       const char* const name = kRaggedSizeNames[static_cast<int>(shape.sizes[place])];
@@ -148,7 +149,8 @@ inline Fault check_ragged_buffers(const RaggedArguments& given, RaggedCall& call
     if (!is_given(i, buffer)) continue;
     if (shape.rank < 0)
       return std::string(call.contraction ? "a ragged contraction has no " : "only a ragged contraction has an ") + operand.name;
-    const bool transposed = call.transpose_rhs && (&place == &call.rhs || &place == &call.second || &place == &call.rhs_scale);
+    // Of ragged rows, what has a matrix for each group; of a contraction, both factors and their scales.
+    const bool transposed = call.transpose_rhs && shape.rank == (call.contraction ? 2 : 3);
     if (Fault fault = known.read(operand, shape, transposed, buffer)) return fault;
     if (Fault fault = check_ragged_dtype(operand, buffer.element_type(), call)) return fault;
     place.data = buffer.untyped_data();
@@ -199,8 +201,9 @@ inline Fault check_ragged_batch(const RaggedArguments& given, RaggedCall& call) 
 // Checks that the call has only what its product can have.
 inline Fault check_ragged_rules(const RaggedCall& call) {
   if (!has_real_sums(call) && (call.activation != Activation::none || call.gated)) return "complex numbers have no activation";
-  if (call.contraction && (call.transpose_rhs || call.activation != Activation::none || call.gated)) {
-    return "a ragged contraction has neither transpose_rhs nor an epilogue";
+  if (call.contraction && (call.activation != Activation::none || call.gated)) return "a ragged contraction has no epilogue";
+  if (call.contraction && call.transpose_rhs && (!is_float8(call.kind) || call.halves != RaggedHalves::none)) {
+    return "a ragged contraction has transpose_rhs for 8-bit floats only, and then no halves";
   }
   const bool of_rows = call.halves == RaggedHalves::columns || call.halves == RaggedHalves::k;
   if (call.contraction ? of_rows : call.halves > RaggedHalves::k) {
@@ -214,9 +217,15 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
   const auto blocks = [](const RaggedOperand& scale, int64_t given, int64_t size, int each) {
     return !scale.data || given == 1 || given == tiles_over(size, each);
   };
-  if (!blocks(call.lhs_scale, call.lhs_blocks, call.k, kScaledDepth) || !blocks(call.rhs_scale, call.rhs_k_blocks, call.k, kScaledDepth) ||
+  if (call.contraction && !call.transpose_rhs && (call.lhs_scale.data || call.rhs_scale.data)) {
+    return "a ragged contraction with scales must have transpose_rhs";
+  }
+  const int64_t depth = call.contraction ? call.m : call.k;
+  if (!blocks(call.lhs_scale, call.lhs_blocks, call.k, call.contraction ? kScaledColumns : kScaledDepth) ||
+      (call.contraction && !blocks(call.lhs_scale, call.rhs_k_blocks, depth, kScaledDepth)) ||
+      !blocks(call.rhs_scale, call.rhs_k_blocks, depth, kScaledDepth) ||
       !blocks(call.rhs_scale, call.rhs_column_blocks, call.columns(), kScaledColumns)) {
-    return "a scale must have one block, or one for each 128 steps of K and 128 columns of rhs";
+    return "a scale must have one block, or one for each 128 steps of K and 128 columns";
   }
   if (call.gated && call.rhs_scale.data && call.rhs_column_blocks > 1 && call.n % kScaledColumns) {
     return "blocks of columns of a gated product must not lie in both halves";

@@ -174,6 +174,11 @@ inline uint32_t multiply_float16s(uint32_t x, uint32_t y) { return multiply_add_
 // As on a GPU without the instruction, whose code the check then sees.
 inline constexpr bool kWidensE4m3 = false;
 inline uint32_t widen_e4m3(uint16_t) { return 0; }
+inline constexpr bool kNarrowsFloat8 = false;
+template <bool>
+inline uint32_t narrow_float8(float, float) {
+  return 0;
+}
 
 inline void load_matrices(const void* row, uint32_t (&to)[4]) {
   const emulation::Lanes<const void*> rows(row);

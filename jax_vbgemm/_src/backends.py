@@ -22,13 +22,14 @@ from jax_vbgemm._src.plugins import cuda_module
 TARGET_NAME = "vbgemm_v1"
 ADD_TARGET_NAME = "vbgemm_add_v1"  # on GPUs only; on the CPU XLA's own loops are as fast
 SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # on GPUs only
+QUANTIZE_TARGET_NAME = "vbgemm_quantize_v1"  # on GPUs only
 RAGGED_TARGET_NAME = "vbgemm_ragged_v5"  # on RAGGED_PLATFORMS
 GPU_PLATFORMS = ("cuda", "rocm")
 RAGGED_PLATFORMS = ("cpu", "cuda", "rocm")
 
 DISABLE_JAX_EXPORT_CHECKS = [
     jax.export.DisabledSafetyCheck.custom_call(name)
-    for name in (TARGET_NAME, ADD_TARGET_NAME, SQUARE_SUMS_TARGET_NAME, RAGGED_TARGET_NAME)
+    for name in (TARGET_NAME, ADD_TARGET_NAME, SQUARE_SUMS_TARGET_NAME, QUANTIZE_TARGET_NAME, RAGGED_TARGET_NAME)
 ]
 """Pass this as `disabled_checks` to jax.export.export, which otherwise refuses custom calls that it doesn't know."""
 
@@ -80,6 +81,7 @@ def _load(name: str, ffi_platform: str, default_device: str, load: Callable[[], 
             jax.ffi.register_ffi_target(ADD_TARGET_NAME, module.add_handler(), platform=ffi_platform)
             handler = module.square_sums_handler()
             jax.ffi.register_ffi_target(SQUARE_SUMS_TARGET_NAME, handler, platform=ffi_platform)
+            jax.ffi.register_ffi_target(QUANTIZE_TARGET_NAME, module.quantize_handler(), platform=ffi_platform)
     except ImportError as error:
         absent = f"{hint} ({error})"
     return Backend(name, ffi_platform, default_device, module, absent)

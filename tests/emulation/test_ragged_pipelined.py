@@ -131,6 +131,9 @@ OF_TF32 = {
 # In what 8-bit types alone have.
 OF_FLOAT8 = {
     "scales of the first block of K": ("sm90/mainloop_scaled.h", "row_[i] += row_step_;", "row_[i] += 0;"),
+    "scales of a contraction's first rows": ("sm90/source_groups.h",
+        "p.rhs_k_blocks > 1 ? tile.first / kScaledDepth : 0", "p.rhs_k_blocks > 1 ? 0 : 0"),
+    "groups of a contraction that begin anywhere": ("ragged/ragged_walk.h", "& -kScaledDepth", "& -1"),
     "scales of the first block of columns": ("sm90/source_groups.h", "i * (Cut::kCols / 2)", "0 * (Cut::kCols / 2)"),
     "products of the stage before": ("sm90/mainloop_scaled.h",
         "moved(b, chunk * 32), products, chunk > 0)", "moved(b, chunk * 32), products, chunk > 0 || k > 0)"),

@@ -79,6 +79,15 @@ def test_calls_that_keep_the_rules_are_right():
         ({"halves": np.int64(1)}, "rhs_columns is 4, expected 2"),
         (CONTRACTION | {"halves": np.int64(2)}, "halves of k are not for this form"),
         ({"lhs_scale": jnp.ones((M, 1), jnp.float32)}, "scales are for 8-bit floats"),
+        (
+            CONTRACTION
+            | {
+                "transpose_rhs": np.bool_(True),
+                "lhs": jnp.ones((K, M), jnp.float32),
+                "rhs": jnp.ones((N, M), jnp.float32),
+            },
+            "has transpose_rhs for 8-bit floats only",
+        ),
         ({"shape": np.int64(4)}, "the plan's shape is 4, which does not exist"),
         ({"shape": np.int64(1)}, "this call was planned for a GPU"),
         ({"lhs": jnp.ones((M - 1, K), jnp.float32)}, "lhs must have m rows"),

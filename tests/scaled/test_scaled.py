@@ -12,6 +12,7 @@ from jax import export
 import jax_vbgemm as vb
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.arithmetic import ARITHMETICS
+from jax_vbgemm._src.ragged.aligned_groups import Factor, aligned_groups, quantized_contraction
 
 FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
 SIZES = jnp.array([5, 0, 9])
@@ -123,6 +124,33 @@ def test_gradients_with_respect_to_scales():
         return jnp.sum(product**2)
 
     np.testing.assert_allclose(*(jax.grad(loss)(lhs.scales, dense) for dense in (False, True)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [[5, 0, 200, 3], [300, 300], [0], [-4, 130, 2**31 - 1, 7], [128, 256]])
+def test_the_gradient_of_weights_is_that_of_rounded_rows(sizes):
+    m = 260
+    x, y, sizes = random((m, 40), 1), random((50, 136), 2), jnp.array(sizes)
+    tokens = jnp.arange(m) * 7 % 50
+
+    @jax.jit
+    def both(x, y):
+        exact, rows = aligned_groups(sizes, m)
+        factors = Factor(x, FLOAT8[0], rows), Factor(y, FLOAT8[1], jnp.where(rows < 0, -1, tokens[rows]))
+        blocks_of_rows = [
+            vb.quantize(jnp.where(factor.rows[:, None] < 0, 0, factor.x[factor.rows]), factor.kind, (128, 128))
+            for factor in factors
+        ]
+        return rows, exact, quantized_contraction(*factors, exact, jnp.float32, None), blocks_of_rows
+
+    rows, exact, given, (lhs, rhs) = both(x, y)
+    assert np.sort(rows[rows >= 0]).tolist() == list(range(sum(exact)))
+    lhs, rhs, begin = np.asarray(lhs.dequantized(), "float64"), np.asarray(rhs.dequantized(), "float64"), 0
+    for size, gradient in zip(exact, given, strict=True):
+        part = slice(begin, begin + size)
+        assert (np.diff(rows[part]) == 1).all()
+        np.testing.assert_allclose(gradient, lhs[part].T @ rhs[part], rtol=1e-5, atol=1e-4)
+        begin += -(-int(size) // 128) * 128
+        assert (rows[part.stop : begin] == -1).all()
 
 
 def kinds_of(lhs, rhs, gpu="h100", **options):

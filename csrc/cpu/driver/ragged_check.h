@@ -206,7 +206,7 @@ class RandomRagged {
                   kinds.end());
       call.kind = kinds[uniform(0, static_cast<int64_t>(kinds.size()) - 1)];
       call.out_dtype = chance(0.5) ? DType::f32 : DType::bf16;
-      call.contraction = false, call.transpose_rhs = true;
+      call.contraction = call.contraction && range.has_pipeline(call.kind, true, true), call.transpose_rhs = true;
     }
     call.plan = drawn_plan(range, call);
     const bool pipelined = call.plan.shape != RaggedShape::none;
@@ -214,8 +214,9 @@ class RandomRagged {
     const int64_t multiple = pipelined ? 16 / bytes_of(call.dtype) : 1;
     const auto size = [&](int64_t most) { return multiple * uniform(1, std::max<int64_t>(most / multiple, 1)); };
     const int64_t part = chance(0.1) ? 1 : 6;  // most are small
-    call.m = uniform(1, range.m / part), call.k = size(range.k / part), call.n = size(range.n / part);
-    if (pipelined && chance(0.3)) draw_halves(call);
+    const bool along_k = call.contraction && call.transpose_rhs;
+    call.m = along_k ? size(range.m / part) : uniform(1, range.m / part), call.k = size(range.k / part), call.n = size(range.n / part);
+    if (pipelined && !along_k && chance(0.3)) draw_halves(call);
     call.groups = call.total_groups = uniform(1, 9);
     call.lhs_rows = call.m;
     for (int64_t& batch : call.batch) batch = chance(0.2) ? uniform(1, 3) : 1;
@@ -269,15 +270,15 @@ class RandomRagged {
       for (size_t i = 0; i < numbers.values.size(); ++i) numbers.set(static_cast<int64_t>(i), uniform(1, 16) / 8.0);
       return numbers;
     };
+    call_.rhs_k_blocks = blocks(call_.contraction ? call_.m : call_.k, kScaledDepth);
     if (chance(0.8)) {
-      call_.lhs_blocks = blocks(call_.k, kScaledDepth);
-      lhs_scale_ = scales(call_.lhs_scale, call_.lhs_rows * call_.lhs_blocks);
+      call_.lhs_blocks = blocks(call_.k, call_.contraction ? kScaledColumns : kScaledDepth);
+      lhs_scale_ = scales(call_.lhs_scale, (call_.contraction ? call_.rhs_k_blocks : call_.lhs_rows) * call_.lhs_blocks);
     }
     if (chance(0.8)) {
-      call_.rhs_k_blocks = blocks(call_.k, kScaledDepth);
       const bool in_both_halves = call_.gated && call_.n % kScaledColumns;
       call_.rhs_column_blocks = in_both_halves ? 1 : blocks(call_.columns(), kScaledColumns);
-      rhs_scale_ = scales(call_.rhs_scale, call_.groups * call_.rhs_k_blocks * call_.rhs_column_blocks);
+      rhs_scale_ = scales(call_.rhs_scale, (call_.contraction ? 1 : call_.groups) * call_.rhs_k_blocks * call_.rhs_column_blocks);
     }
   }
   // The product of the scales of elements (row, k) of lhs and (k, col) of a matrix of rhs.
@@ -293,6 +294,15 @@ class RandomRagged {
       scale *= rhs_scale_.values[first(call_.rhs_scale, entry) + block].real();
     }
     return scale;
+  }
+  // The same of a contraction, of elements (row, i) of lhs and (row, j) of rhs.
+  double scale_of_columns(int64_t entry, int64_t row, int64_t i, int64_t j) const {
+    const int64_t deep = call_.rhs_k_blocks > 1 ? row / kScaledDepth : 0;
+    const auto scale = [&](const RaggedOperand& x, const Numbers& numbers, int64_t blocks, int64_t col) {
+      const int64_t across = blocks > 1 ? col / kScaledColumns : 0;
+      return x.data ? numbers.values[first(x, entry) + across * call_.rhs_k_blocks + deep].real() : 1;
+    };
+    return scale(call_.lhs_scale, lhs_scale_, call_.lhs_blocks, i) * scale(call_.rhs_scale, rhs_scale_, call_.rhs_column_blocks, j);
   }
   int64_t lhs_row(int64_t row) const { return gather_.empty() ? row : std::clamp<int64_t>(gather_[row], 0, call_.lhs_rows - 1); }
 
@@ -325,6 +335,11 @@ class RandomRagged {
       if (rows == 0 && has_second()) second_.fill(group * weights, (group + 1) * weights, NAN);
       row += rows;
     }
+    if (along_k()) {
+      for (int64_t i = 0; i < call_.k; ++i) lhs_.fill(i * call_.m + row, (i + 1) * call_.m, NAN);
+      for (int64_t i = 0; i < call_.n; ++i) rhs_.fill(i * call_.m + row, (i + 1) * call_.m, NAN);
+      return;
+    }
     if (gather_.empty()) lhs_.fill(row * call_.lhs_columns(), call_.m * call_.lhs_columns(), NAN);
     if (call_.contraction) rhs_.fill(row * call_.rhs_columns(), call_.m * call_.rhs_columns(), NAN);
   }
@@ -333,7 +348,8 @@ class RandomRagged {
     return entry / call_.batch[1] * x.batch_stride[0] + entry % call_.batch[1] * x.batch_stride[1];
   }
   int64_t rows_of(int64_t entry, int64_t group, int64_t row) const {
-    return std::clamp<int64_t>(sizes_->values[first(call_.group_sizes, entry) + group], 0, call_.m - row);
+    const int64_t size = std::clamp<int64_t>(sizes_->values[first(call_.group_sizes, entry) + group], 0, call_.m - row);
+    return along_k() ? std::min(tiles_over(size, kScaledDepth) * kScaledDepth, call_.m - row) : size;
   }
 
   void check_contraction(int64_t entry, int64_t matrix, int64_t row, int64_t rows, std::vector<bool>& written) const {
@@ -343,9 +359,10 @@ class RandomRagged {
       Number sum = start(entry * out_entry_ + matrix * k * n + i);
       double magnitude = std::abs(sum);
       for (int64_t r = row; r < row + rows; ++r) {
-        const int64_t x = first(call_.lhs, entry) + r * lhs_columns + left + i / n;
-        const int64_t y = first(call_.rhs, entry) + r * rhs_columns + right + i % n;
-        sum += lhs_.values[x] * rhs_.values[y], magnitude += lhs_.sizes[x] * rhs_.sizes[y];
+        const int64_t x = first(call_.lhs, entry) + (along_k() ? i / n * call_.m + r : r * lhs_columns + left + i / n);
+        const int64_t y = first(call_.rhs, entry) + (along_k() ? i % n * call_.m + r : r * rhs_columns + right + i % n);
+        const double scale = is_float8(call_.kind) ? scale_of_columns(entry, r, i / n, i % n) : 1;
+        sum += lhs_.values[x] * rhs_.values[y] * scale, magnitude += lhs_.sizes[x] * rhs_.sizes[y] * scale;
       }
       expect("contraction", out_, entry * out_entry_ + matrix * k * n + i, sum, magnitude, rows);
       written[matrix * k * n + i] = true;
@@ -387,6 +404,8 @@ class RandomRagged {
     return sum + bias;
   }
 
+  // Whether a contraction has its factors as (columns, rows).
+  bool along_k() const { return call_.contraction && call_.transpose_rhs; }
   bool has_second() const { return call_.halves == RaggedHalves::columns || call_.halves == RaggedHalves::k; }
 
   RaggedCall call_;

@@ -373,6 +373,26 @@ __device__ inline uint32_t widen_e4m3(uint16_t two) {
   return wide;
 }
 
+// Whether one instruction narrows two float32 numbers to 8 bits, and that instruction: float8_e4m3fn, or float8_e5m2. The first number's
+// byte is the lower one. A number that is too large becomes the largest one, and NaN is NaN.
+#if __CUDA_ARCH__ >= 890
+inline constexpr bool kNarrowsFloat8 = true;
+#else
+inline constexpr bool kNarrowsFloat8 = false;
+#endif
+template <bool kE4m3>
+__device__ inline uint32_t narrow_float8(float first, float second) {
+  uint16_t two = 0;
+#if __CUDA_ARCH__ >= 890
+  if constexpr (kE4m3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(two) : "f"(second), "f"(first));
+  }
+#endif
+  return two;
+}
+
 #define VBGEMM_DEFINE_PRODUCT(name, shape_and_types)                                                           \
   __device__ inline void name(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {                 \
     asm("mma.sync.aligned." shape_and_types " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \

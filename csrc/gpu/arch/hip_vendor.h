@@ -114,6 +114,12 @@ __device__ inline void prefetch_to_l2(const void*) {}  // CDNA has no such instr
 
 __device__ inline float float_of_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 __device__ inline uint32_t bits_of_float(float x) { return __builtin_bit_cast(uint32_t, x); }
+// CDNA 2 has no instruction for 8-bit floats.
+inline constexpr bool kNarrowsFloat8 = false;
+template <bool>
+__device__ inline uint32_t narrow_float8(float, float) {
+  return 0;
+}
 __device__ inline float bfloat16_to_float(uint16_t bits) { return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16); }
 __device__ inline uint16_t float_to_bfloat16(float x) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, x), rounded = bits + 0x7fff + (bits >> 16 & 1);

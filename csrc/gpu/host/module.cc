@@ -28,6 +28,7 @@ NB_MODULE(_cuda, m) {
   m.def(
       "square_sums_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_square_sums)); },
       "The XLA FFI handler of sums of squares.");
+  m.def("quantize_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_quantize)); }, "The XLA FFI handler that quantizes.");
   m.def(
       "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_ragged)); },
       "The XLA FFI handler of products over rows in groups whose sizes are data.");

@@ -14,27 +14,28 @@ namespace {
 
 struct Pipelined {
   Kind kind;
-  bool across_a, across_b;
+  bool contracts, across_a, across_b;
   int cols, cluster;
   bool gathers;
   const void* address;
   int shared_bytes;
 };
 
-#define VBGEMM_COMPILED(name, kind, across_a, across_b, cols, cluster, gathers) \
-  {Kind::kind,                                                                  \
-   across_a,                                                                    \
-   across_b,                                                                    \
-   cols,                                                                        \
-   cluster,                                                                     \
-   gathers,                                                                     \
-   reinterpret_cast<const void*>(name),                                         \
-   pipeline_shared_bytes<GroupSource<GroupCut<Kind::kind, across_a, across_b, cols, cluster, gathers>>::Shared>()},
+#define VBGEMM_COMPILED(name, kind, contracts, across_a, across_b, cols, cluster, gathers) \
+  {Kind::kind,                                                                             \
+   contracts,                                                                              \
+   across_a,                                                                               \
+   across_b,                                                                               \
+   cols,                                                                                   \
+   cluster,                                                                                \
+   gathers,                                                                                \
+   reinterpret_cast<const void*>(name),                                                    \
+   pipeline_shared_bytes<GroupSource<GroupCut<Kind::kind, contracts, across_a, across_b, cols, cluster, gathers>>::Shared>()},
 const Pipelined kPipelined[] = {
     VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16) VBGEMM_EVERY_TRANSPOSED_KERNEL(
-        VBGEMM_COMPILED, tf32) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, e4m3)
-        VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, e5m2) VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, e4m3_e5m2)
-            VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, e5m2_e4m3) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16)};
+        VBGEMM_COMPILED, tf32) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e4m3)
+        VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2) VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e4m3_e5m2)
+            VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2_e4m3) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16)};
 #undef VBGEMM_COMPILED
 
 // Of every pipelined kernel, whatever its type and width.
@@ -60,8 +61,9 @@ const Pipelined* find_pipelined(const RaggedCall& call) {
   const RaggedShapeInfo& shape = info_of(call.plan.shape);
   const bool gathers = call.gather.data;
   for (const Pipelined& one : kPipelined) {
-    if (one.kind == call.kind && one.across_a == call.contraction && one.across_b == !call.transpose_rhs && one.cols == shape.columns &&
-        one.cluster == shape.cluster && one.gathers == gathers) {
+    const bool across_a = call.contraction && !call.transpose_rhs;
+    if (one.kind == call.kind && one.contracts == call.contraction && one.across_a == across_a && one.across_b == !call.transpose_rhs &&
+        one.cols == shape.columns && one.cluster == shape.cluster && one.gathers == gathers) {
       return &one;
     }
   }
@@ -86,10 +88,8 @@ TensorOfLines half_of(TensorOfLines tensor, bool of_lines, bool second) {
 // Both maps of B, and where the second one begins.
 Error describe_rhs(const RaggedCall& call, GroupParameters& parameters) {
   const DType dtype = arithmetic_of(call.kind).rhs;
-  TensorOfLines first = matrices_of(dtype, call.rhs.data, call.transpose_rhs ? call.rhs_k() : call.rhs_columns(),
-                                    call.contraction     ? call.m
-                                    : call.transpose_rhs ? call.rhs_columns()
-                                                         : call.rhs_k(),
+  const int64_t depth = call.contraction ? call.m : call.rhs_k(), columns = call.rhs_columns();
+  TensorOfLines first = matrices_of(dtype, call.rhs.data, call.transpose_rhs ? depth : columns, call.transpose_rhs ? columns : depth,
                                     call.contraction ? 1 : call.groups);
   TensorOfLines second = first;
   parameters.split_col = parameters.split_depth = kNoSplit;
@@ -131,6 +131,7 @@ bool runs_ragged_pipeline(const RaggedCall& call) {
   if (!kernel) return false;
   const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   const int line = pipelined_line_elements(call.kind);
+  if (call.contraction && call.transpose_rhs && call.m % line) return false;
   if (call.k % line || call.n % line || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
   if (!aligned(call.second.data)) return false;
   if (is_float8(call.kind) && bytes_of(call.out_dtype) == 2 && call.out_dtype != DType::bf16) return false;
@@ -166,7 +167,8 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
   parameters.lhs_rows = static_cast<int32_t>(call.lhs_rows);
   Error error = kSuccess;
   if (!call.gather.data) {
-    TensorOfLines lhs = matrices_of(dtype, call.lhs.data, call.lhs_columns(), call.m, 1);
+    const bool along_k = contraction && call.transpose_rhs;
+    TensorOfLines lhs = matrices_of(dtype, call.lhs.data, along_k ? call.m : call.lhs_columns(), along_k ? call.lhs_columns() : call.m, 1);
     if (call.lhs_columns() != call.k) lhs = half_of(lhs, false, call.halves == RaggedHalves::lhs_second);
     error = encode_map(parameters.a, lhs, kBoxLines);
   }

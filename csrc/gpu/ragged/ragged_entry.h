@@ -15,7 +15,8 @@ inline RaggedSizes sizes_of(const RaggedCall& call) {
           static_cast<int32_t>(call.total_groups),
           call.wide_sizes,
           call.contraction,
-          call.gated};
+          call.gated,
+          call.contraction && call.transpose_rhs};
 }
 
 // Calls `launch`, which returns an Error, for each entry of the batch until a launch fails.

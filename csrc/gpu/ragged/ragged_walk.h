@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "gpu/arch/gpu_vendor.h"
+#include "ragged.h"
 
 namespace vbgemm {
 
@@ -25,6 +26,7 @@ struct RaggedSizes {
   // The product has twice as many columns as the result, which is activation(first half) times the second half. A tile of the product
   // has columns of both halves: those of as many columns of the result.
   bool gated;
+  bool rounds_up;  // each group's size counts as rounded up to a multiple of kScaledDepth
 
   __device__ int columns() const { return gated ? 2 * n : n; }  // of the product
 };
@@ -155,6 +157,7 @@ class RaggedWalk {
         const int64_t size = sizes_.wide_sizes ? static_cast<const int64_t*>(sizes_.group_sizes)[group]
                                                : static_cast<const int32_t*>(sizes_.group_sizes)[group];
         next_[i] = static_cast<int>(lesser(greater(size, int64_t{0}), int64_t{sizes_.m}));
+        if (sizes_.rounds_up) next_[i] = lesser((next_[i] + kScaledDepth - 1) & -kScaledDepth, sizes_.m);
       }
     }
     loaded_ += kChunk;

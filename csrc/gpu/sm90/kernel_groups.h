@@ -10,46 +10,52 @@ namespace vbgemm {
 template <class Source>
 using GroupBlock = PipelinedBlock<Source, std::conditional_t<Source::Cut::kGathers, RowGatherer<Source>, NoCopier>, GroupEpilogue<Source>>;
 
-// The kernel's name says which operands are contiguous across K: none or B for rows, both for a contraction.
-#define VBGEMM_DEFINE_GROUP_KERNEL(name, kind, across_a, across_b, cols, cluster, gathers) \
-  VBGEMM_DEFINE_PIPELINED(                                                                 \
-      name, GroupParameters,                                                               \
-      GroupBlock<vbgemm::GroupSource<vbgemm::GroupCut<vbgemm::Kind::kind, across_a, across_b, cols, cluster, gathers>>>)
+// The kernel's name says which operands are contiguous across K: none or B for rows, both for a contraction, none for one along K.
+#define VBGEMM_DEFINE_GROUP_KERNEL(name, kind, contracts, across_a, across_b, cols, cluster, gathers) \
+  VBGEMM_DEFINE_PIPELINED(                                                                            \
+      name, GroupParameters,                                                                          \
+      GroupBlock<vbgemm::GroupSource<vbgemm::GroupCut<vbgemm::Kind::kind, contracts, across_a, across_b, cols, cluster, gathers>>>)
 
 }  // namespace vbgemm
 
-// The arguments of `define`: name, arithmetic, whether A and whether B is contiguous across K, columns of a tile, CTAs in a
-// cluster, whether rows are gathered.
+// The arguments of `define`: name, arithmetic, whether it is a contraction, whether A and whether B is contiguous across K, columns of a
+// tile, CTAs in a cluster, whether rows are gathered.
 // clang-format off
-#define VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                               \
-  define(vbgemm_ragged_transposed_256_##kind, kind, false, false, 256, 1, false)   \
-  define(vbgemm_ragged_transposed_128_##kind, kind, false, false, 128, 1, false)
+#define VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                    \
+  define(vbgemm_ragged_transposed_256_##kind, kind, false, false, false, 256, 1, false) \
+  define(vbgemm_ragged_transposed_128_##kind, kind, false, false, false, 128, 1, false)
 
-#define VBGEMM_EVERY_RAGGED_KERNEL(define, kind)                                   \
-  VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                     \
-  define(vbgemm_ragged_transposed_256x2_##kind, kind, false, false, 256, 2, false) \
-  define(vbgemm_ragged_rows_256x2_##kind, kind, false, true, 256, 2, false)        \
-  define(vbgemm_ragged_rows_256_##kind, kind, false, true, 256, 1, false)          \
-  define(vbgemm_ragged_rows_128_##kind, kind, false, true, 128, 1, false)          \
-  define(vbgemm_ragged_contraction_256_##kind, kind, true, true, 256, 1, false)    \
-  define(vbgemm_ragged_contraction_128_##kind, kind, true, true, 128, 1, false)
+// Of 8-bit operands.
+#define VBGEMM_EVERY_SCALED_KERNEL(define, kind)                                    \
+  VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                      \
+  define(vbgemm_ragged_along_k_256_##kind, kind, true, false, false, 256, 1, false) \
+  define(vbgemm_ragged_along_k_128_##kind, kind, true, false, false, 128, 1, false)
 
-#define VBGEMM_EVERY_GATHERING_KERNEL(define, kind)                                      \
-  define(vbgemm_ragged_gathered_rows_256_##kind, kind, false, true, 256, 1, true)        \
-  define(vbgemm_ragged_gathered_rows_128_##kind, kind, false, true, 128, 1, true)        \
-  define(vbgemm_ragged_gathered_transposed_256_##kind, kind, false, false, 256, 1, true) \
-  define(vbgemm_ragged_gathered_transposed_128_##kind, kind, false, false, 128, 1, true)
+#define VBGEMM_EVERY_RAGGED_KERNEL(define, kind)                                          \
+  VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                            \
+  define(vbgemm_ragged_transposed_256x2_##kind, kind, false, false, false, 256, 2, false) \
+  define(vbgemm_ragged_rows_256x2_##kind, kind, false, false, true, 256, 2, false)        \
+  define(vbgemm_ragged_rows_256_##kind, kind, false, false, true, 256, 1, false)          \
+  define(vbgemm_ragged_rows_128_##kind, kind, false, false, true, 128, 1, false)          \
+  define(vbgemm_ragged_contraction_256_##kind, kind, true, true, true, 256, 1, false)     \
+  define(vbgemm_ragged_contraction_128_##kind, kind, true, true, true, 128, 1, false)
+
+#define VBGEMM_EVERY_GATHERING_KERNEL(define, kind)                                             \
+  define(vbgemm_ragged_gathered_rows_256_##kind, kind, false, false, true, 256, 1, true)        \
+  define(vbgemm_ragged_gathered_rows_128_##kind, kind, false, false, true, 128, 1, true)        \
+  define(vbgemm_ragged_gathered_transposed_256_##kind, kind, false, false, false, 256, 1, true) \
+  define(vbgemm_ragged_gathered_transposed_128_##kind, kind, false, false, false, 128, 1, true)
 // clang-format on
 
-#define VBGEMM_DECLARE(name, kind, across_a, across_b, cols, cluster, gathers) \
+#define VBGEMM_DECLARE(name, kind, contracts, across_a, across_b, cols, cluster, gathers) \
   extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::GroupParameters, parameters));
 VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, f16)
 VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_DECLARE, tf32)
-VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_DECLARE, e4m3)
-VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_DECLARE, e5m2)
-VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_DECLARE, e4m3_e5m2)
-VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_DECLARE, e5m2_e4m3)
+VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_DECLARE, e4m3)
+VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_DECLARE, e5m2)
+VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_DECLARE, e4m3_e5m2)
+VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_DECLARE, e5m2_e4m3)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, f16)
 #undef VBGEMM_DECLARE

@@ -11,12 +11,13 @@
 
 namespace vbgemm {
 
-// A is contiguous along K in rows mode, and across K in contraction mode, where A is the transpose of lhs and the groups are ranges of K. B
-// is contiguous along K or across it. kGathering: rows of lhs are read by index, which TMA cannot do on Hopper; threads copy A then.
-template <Kind kKindOfProducts, bool kAcrossOfA, bool kAcrossOfB, int kTileCols, int kCtas, bool kGathering = false>
+// A is lhs, contiguous along K; in a contraction it is the transpose of lhs, the groups are ranges of K, and A is contiguous across K, or
+// along it if lhs is stored transposed. B is contiguous along K or across it. kGathering: rows of lhs are read by index, which TMA cannot
+// do on Hopper; threads copy A then.
+template <Kind kKindOfProducts, bool kContracts, bool kAcrossOfA, bool kAcrossOfB, int kTileCols, int kCtas, bool kGathering = false>
 struct GroupCut : PipelineCut<kKindOfProducts, kTileCols, kCtas> {
   using Pipeline = PipelineCut<kKindOfProducts, kTileCols, kCtas>;
-  static constexpr bool kAcrossA = kAcrossOfA, kAcrossB = kAcrossOfB, kContraction = kAcrossA, kGathers = kGathering;
+  static constexpr bool kAcrossA = kAcrossOfA, kAcrossB = kAcrossOfB, kContraction = kContracts, kGathers = kGathering;
   static_assert(!kGathers || (kCtas == 1 && !kContraction));
   static_assert(Pipeline::kElement == 2 || !(kAcrossA || kAcrossB));  // wgmma takes other types along K alone
   static_assert(!Pipeline::kBytes || !kGathers);
@@ -41,7 +42,8 @@ struct GroupParameters {
   // clusters take units in turn.
   uint32_t* next_unit;
   const void *bias, *row_scale;
-  // Of 8-bit operands: (row of lhs, block of K), and (matrix, block of columns, block of K). A step is 0 where there is one block.
+  // Of 8-bit operands: (row of lhs, block of K), and (matrix, block of columns, block of K); of a contraction, (block of columns, block of
+  // K) of either. A step is 0 where there is one block.
   const float *lhs_scale, *rhs_scale;
   int32_t lhs_blocks, rhs_k_blocks, rhs_column_blocks;
   Activation activation;
@@ -116,18 +118,22 @@ class GroupSource {
   __device__ StageScales scales(const Tile& tile, int warp, int lane) const {
     const Parameters& p = parameters_;
     const float *row[StageScales::kRows] = {}, *col[StageScales::kHalves] = {};
+    const int first = Cut::kContraction && p.rhs_k_blocks > 1 ? tile.first / kScaledDepth : 0;  // block of K
+    const int k_blocks = Cut::kContraction ? p.rhs_k_blocks : p.lhs_blocks;                     // of lhs
 #pragma unroll
     for (int i = 0; p.lhs_scale && i < StageScales::kRows; ++i) {
-      const int line = tile.row + min(warp * 16 + lane / 4 + 8 * i, tile.rows - 1);
-      row[i] = p.lhs_scale + int64_t{line} * p.lhs_blocks;
+      const int line = Cut::kContraction ? min(tile.row / kScaledColumns, p.lhs_blocks - 1)
+                                         : tile.row + min(warp * 16 + lane / 4 + 8 * i, tile.rows - 1);
+      row[i] = p.lhs_scale + int64_t{line} * k_blocks + first;
     }
 #pragma unroll
     for (int i = 0; p.rhs_scale && i < StageScales::kHalves; ++i) {
       const int column = p.sizes.gated ? i * p.sizes.n + tile.col : tile.col + i * (Cut::kCols / 2) / kScaledColumns * kScaledColumns;
       const int block = min(column / kScaledColumns, p.rhs_column_blocks - 1);
-      col[i] = p.rhs_scale + (int64_t{tile.matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks;
+      const int matrix = Cut::kContraction ? 0 : tile.matrix;
+      col[i] = p.rhs_scale + (int64_t{matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks + first;
     }
-    return StageScales(row, p.lhs_blocks > 1, col, p.rhs_k_blocks > 1);
+    return StageScales(row, p.lhs_scale && k_blocks > 1, col, p.rhs_scale && p.rhs_k_blocks > 1);
   }
 
   template <class Multiply>

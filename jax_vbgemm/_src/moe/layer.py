@@ -14,7 +14,7 @@ from jax_vbgemm._src.epilogue import Activation, gated_product, resolve_activati
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.moe.own_experts import routed_to_own
-from jax_vbgemm._src.moe.quantized import COTANGENTS, checked_experts, quantized_mlp
+from jax_vbgemm._src.moe.quantized import COTANGENTS, WGRAD, checked_experts, quantized_mlp
 from jax_vbgemm._src.moe.routing import Routing, dispatched, factors_of_rows, summed
 from jax_vbgemm._src.ragged.api import check_sums, extra_operand, ragged_dot, scalar_integer, sizes_argument
 from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
@@ -231,6 +231,7 @@ def expert_mlp(
     gradients: tuple[Any, jax.Ref] | None = None,
     quantized: Any = None,
     cotangents: str = "float8_e5m2",
+    wgrad: str = "float8",
     mesh_axis: Any = None,
     precision: Any = None,
     implementation: str | None = None,
@@ -268,10 +269,12 @@ def expert_mlp(
         `ragged_dot`). For a pair gate_up the first one is a pair. (Sums over micro-batches.)
       quantized: None, or the weights in 8 bits (`quantize_experts`), or True: they are quantized in this call. Tokens
         and hidden features are then rounded to float8_e4m3fn with a scale for each 128 of them, and cotangents to
-        `cotangents`; the gradients of weights are products in x's dtype, with respect to gate_up and down, whose values
-        are not read. For gated experts with a named activation, one array gate_up, and no bias, transpose_rhs or
-        gradients; derivatives of first order, in reverse mode.
+        `cotangents`. The values of gate_up and down are not read, but gradients are with respect to them. For
+        gated experts with a named activation, one array gate_up, and no bias, transpose_rhs or gradients; derivatives
+        of first order, in reverse mode.
       cotangents: with `quantized`: "float8_e5m2", which has the greater range, or "float8_e4m3fn".
+      wgrad: with `quantized`: the factors of the gradients of weights, "float8", with a scale for each 128 x 128 of
+        them, or "wide", in x's dtype.
       mesh_axis: the axis of the enclosing shard_map along which the experts are divided, or a tuple of axes; None where
         each device has all experts. With n devices along the axis, device i has the weights of the experts
         [i experts / n, (i + 1) experts / n), and x and routing are of its own tokens, as many on every device. Each
@@ -340,9 +343,15 @@ def expert_mlp(
             )
         if cotangents not in COTANGENTS:
             raise ValueError(f"{name}: cotangents is {cotangents!r}: it must be one of {', '.join(COTANGENTS)}")
+        if wgrad not in WGRAD:
+            raise ValueError(f"{name}: wgrad is {wgrad!r}: it must be one of {', '.join(WGRAD)}")
         experts_8 = checked_experts(name, quantized, weights[0], down)
-        y = quantized_mlp(x, weights[0], down, experts_8, routing, known, cotangents, implementation)
-        return of_tokens(y, False)
+        added = x.dtype if axes is None else accumulator(x.dtype)
+        y = quantized_mlp(
+            x, weights[0], down, experts_8, routing, added, activation=known, cotangents=cotangents, wgrad=wgrad,
+            implementation=implementation,
+        )  # fmt: skip
+        return (y if axes is None else axes.summed_parts(y)).astype(x.dtype)
     # Where nothing is added to the second product, each row is multiplied by its probability in the first product's
     # epilogue: the gradient of a probability then follows from features that the gradient of `down` needs anyway, and
     # results of experts are neither kept nor read for it.

@@ -1,4 +1,4 @@
-"""Experts in 8 bits: products and gradients of features by 8-bit floats, gradients of weights by 16-bit floats."""
+"""Experts in 8 bits: their products and those of their gradients by 8-bit floats."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.epilogue import activated
 from jax_vbgemm._src.moe.routing import Routing, dispatched, factors_of_rows, summed
+from jax_vbgemm._src.ragged.aligned_groups import Factor, aligned_groups, quantized_contraction
 from jax_vbgemm._src.ragged.api import ragged_dot
 from jax_vbgemm._src.ragged.general import ragged_dot_general
 from jax_vbgemm._src.ragged.primitive import SCALED
 from jax_vbgemm._src.scaled.quantize import quantize
 from jax_vbgemm._src.scaled.scaled import Scaled
 
-COTANGENTS: tuple[str, ...] = ("float8_e5m2", "float8_e4m3fn")
+FORWARD = "float8_e4m3fn"
+COTANGENTS: tuple[str, ...] = ("float8_e5m2", FORWARD)
+WGRAD: tuple[str, ...] = ("float8", "wide")
 _OF_WEIGHTS = (SCALED, SCALED)
 _OF_ROWS = (1, SCALED)
 _CONTRACTION = jax.lax.RaggedDotDimensionNumbers((([0], [0]), ([], [])), [0], [])
@@ -79,15 +83,15 @@ def checked_experts(name: str, quantized: Any, gate_up: jax.Array, down: jax.Arr
 
 
 def quantized_mlp(
-    x: jax.Array, gate_up: jax.Array, down: jax.Array, experts: QuantizedExperts, routing: Routing, activation: str,
-    cotangents: str, implementation: str | None,
+    x: jax.Array, gate_up: jax.Array, down: jax.Array, experts: QuantizedExperts, routing: Routing, dtype: Any, *,
+    activation: str, cotangents: str, wgrad: str, implementation: str | None,
 ) -> jax.Array:  # fmt: skip
-    """The results of all choices, (tokens * k, n) in the order of `dispatch`, times their probabilities; of x's dtype.
+    """The results of `expert_mlp`, (tokens, n), added and returned in a dtype.
 
     Gradients are straight-through: those of the products before rounding to 8 bits, with factors that are rounded.
     Derivatives of first order, in reverse mode.
     """
-    form = _Form(activation, cotangents, implementation)
+    form = _Form(activation, cotangents, wgrad, np.dtype(dtype), implementation)
     # The probabilities take part as those of rows, through which their gradient passes.
     scale = factors_of_rows(routing).astype(np.float32)
     result: jax.Array = _mlp(form, x, gate_up, down, experts, routing, scale)
@@ -97,6 +101,8 @@ def quantized_mlp(
 class _Form(NamedTuple):
     activation: str
     cotangents: str
+    wgrad: str
+    dtype: Any
     implementation: str | None
 
     def dot(self, lhs: Scaled, rhs: Scaled, sizes: jax.Array, dtype: Any, **options: Any) -> jax.Array:
@@ -104,6 +110,11 @@ class _Form(NamedTuple):
             lhs, rhs, sizes, transpose_rhs=True, preferred_element_type=dtype, implementation=self.implementation,
             **options,
         )  # fmt: skip
+
+
+def _of_tokens(form: _Form, rows: jax.Array, routing: Routing) -> jax.Array:
+    """The sum of each token's rows."""
+    return summed(rows.astype(form.dtype), routing)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -118,7 +129,8 @@ def _mlp(
         quantize(x, block=_OF_ROWS), experts.gate_up, routing.group_sizes, x.dtype,
         gather=(routing.rows, routing.slots), gated=True, activation=form.activation, row_scale=scale,
     )  # fmt: skip
-    return form.dot(quantize(hidden, block=_OF_ROWS), experts.down, routing.group_sizes, x.dtype)
+    rows = form.dot(quantize(hidden, block=_OF_ROWS), experts.down, routing.group_sizes, x.dtype)
+    return _of_tokens(form, rows, routing)
 
 
 def _hidden(form: _Form, sums: jax.Array, scale: jax.Array) -> jax.Array:
@@ -132,34 +144,57 @@ def _forward(
     sums = form.dot(
         quantize(x, block=_OF_ROWS), experts.gate_up, routing.group_sizes, x.dtype, gather=(routing.rows, routing.slots)
     )
-    hidden = quantize(_hidden(form, sums, scale), block=_OF_ROWS)
-    result = form.dot(hidden, experts.down, routing.group_sizes, x.dtype)
-    return result, (x, gate_up, down, experts, routing, scale, sums)
+    hidden = quantize(_hidden(form, sums, scale).astype(x.dtype), block=_OF_ROWS)
+    rows = form.dot(hidden, experts.down, routing.group_sizes, x.dtype)
+    return _of_tokens(form, rows, routing), (x, gate_up, down, experts, routing, scale, sums)
 
 
 def _backward(form: _Form, residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
-    x, gate_up, down, experts, routing, scale, sums = residuals
-    kind = form.cotangents
-    of_hidden = form.dot(quantize(cotangent, kind, _OF_ROWS), experts.down_back, routing.group_sizes, x.dtype)
+    x, *_, experts, routing, scale, sums = residuals
+    kind, sizes = form.cotangents, routing.group_sizes
+    cotangent = cotangent.astype(x.dtype)
+    of_hidden = form.dot(
+        quantize(cotangent, kind, _OF_ROWS), experts.down_back, sizes, x.dtype, gather=(routing.rows, routing.slots)
+    )
     hidden, back = jax.vjp(partial(_hidden, form), sums, scale)
     of_sums, of_scale = back(of_hidden.astype(hidden.dtype))
-    of_tokens = form.dot(quantize(of_sums, kind, _OF_ROWS), experts.gate_up_back, routing.group_sizes, x.dtype)
+    hidden, of_sums = hidden.astype(x.dtype), of_sums.astype(x.dtype)
+    of_rows = form.dot(quantize(of_sums, kind, _OF_ROWS), experts.gate_up_back, sizes, x.dtype)
+    of_weights = _of_weights_8 if form.wgrad == "float8" else _of_weights
+    return summed(of_rows, routing), *of_weights(form, residuals, cotangent, hidden, of_sums), None, None, of_scale
 
-    def of_weights(lhs: jax.Array, rhs: jax.Array, weights: jax.Array) -> jax.Array:
-        gradient = ragged_dot_general(
-            lhs.astype(x.dtype), rhs.astype(x.dtype), routing.group_sizes, _CONTRACTION,
+
+def _of_weights_8(
+    form: _Form, residuals: Any, cotangent: jax.Array, hidden: jax.Array, of_sums: jax.Array
+) -> list[jax.Array]:
+    x, gate_up, down, _, routing, *_ = residuals
+    sizes, rows = aligned_groups(routing.group_sizes, len(hidden))
+    tokens = jnp.where(rows < 0, rows, routing.rows[rows])
+    pairs = [
+        (Factor(x, FORWARD, tokens), Factor(of_sums, form.cotangents, rows), gate_up),
+        (Factor(hidden, FORWARD, rows), Factor(cotangent, form.cotangents, tokens), down),
+    ]
+    return [
+        quantized_contraction(
+            lhs, rhs, sizes, jnp.bfloat16 if weights.dtype == jnp.bfloat16 else np.float32, form.implementation
+        ).astype(weights.dtype)
+        for lhs, rhs, weights in pairs
+    ]
+
+
+def _of_weights(
+    form: _Form, residuals: Any, cotangent: jax.Array, hidden: jax.Array, of_sums: jax.Array
+) -> list[jax.Array]:
+    x, gate_up, down, _, routing, *_ = residuals
+    pairs = [(dispatched(x, routing), of_sums, gate_up), (hidden, dispatched(cotangent, routing), down)]
+    return [
+        ragged_dot_general(
+            lhs, rhs, routing.group_sizes, _CONTRACTION,
             preferred_element_type=weights.dtype if weights.dtype == np.float32 else None,
-        )  # fmt: skip
-        return gradient.astype(weights.dtype)
-
-    return (
-        summed(of_tokens, routing),
-        of_weights(dispatched(x, routing), of_sums, gate_up),
-        of_weights(hidden, cotangent, down),
-        None,
-        None,
-        of_scale,
-    )
+            implementation=form.implementation,
+        ).astype(weights.dtype)
+        for lhs, rhs, weights in pairs
+    ]  # fmt: skip
 
 
 _mlp.defvjp(_forward, _backward)

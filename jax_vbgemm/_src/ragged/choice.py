@@ -118,6 +118,10 @@ def _remaining(part: str, shapes: Sequence[Shape], sizes: Sizes, ragged: Ragged)
         for name in ("lhs", "lhs_scale"):
             if name in of:
                 of[name] = (*batch_of(leading), sizes.m, of[name][-1])
+    if part == "scales" and ragged.contraction:
+        for name in ("lhs", "rhs"):
+            *leading, columns, rows = of[name]
+            of[name] = (*leading, rows, columns)
     if part == "halves":
         halved = {"k": ["lhs"], "columns": ["bias"]}.get(ragged.halves, [ragged.halves.split("_")[0]])
         for name in halved:

@@ -67,6 +67,8 @@ def widened(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> ja
     """The product of factors that are multiplied by their scales in float32 before it."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     blocks = {"lhs": (1, SCALED), "rhs": (1, SCALED, SCALED)}
+    if ragged.contraction:
+        blocks = {"lhs": (SCALED, SCALED), "rhs": (SCALED, SCALED)}
 
     def factor(x: jax.Array, name: str) -> jax.Array:
         scale = extras.pop(f"{name}_scale", None)
@@ -75,10 +77,18 @@ def widened(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> ja
         return wide if scale is None else wide * spread(scale, x.shape, block)
 
     lhs, rhs = factor(lhs, "lhs"), factor(rhs, "rhs")
+    if ragged.contraction:
+        lhs, rhs = lhs.mT, rhs.mT
+        group_sizes = rounded_up(group_sizes, lhs.shape[-2])
     rest = remaining("scales", ragged)
     if "bias" in extras:
         extras["bias"] = extras["bias"].astype(rest.out_dtype)
     return product([lhs, rhs, group_sizes, *extras.values()], rest).astype(ragged.out_dtype)
+
+
+def rounded_up(group_sizes: jax.Array, m: int) -> jax.Array:
+    """Sizes as a contraction with scales counts them: within [0, m], rounded up to multiples of SCALED."""
+    return -(-jnp.clip(group_sizes, 0, m) // SCALED) * SCALED
 
 
 def halved(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
@@ -143,7 +153,8 @@ def remaining(part: str, ragged: Ragged) -> Ragged:
         case "gates":
             return ragged.without("row_scale")._replace(activation=None, gated=False)
         case "scales":
-            return ragged.without("lhs_scale", "rhs_scale")._replace(out_dtype=np.dtype(np.float32))
+            wide = ragged.without("lhs_scale", "rhs_scale")._replace(out_dtype=np.dtype(np.float32))
+            return wide._replace(transpose_rhs=False) if ragged.contraction else wide
         case "halves":
             # Both parts of a sum are added before they are rounded.
             dtype = accumulator(ragged.out_dtype) if ragged.halves == "k" else ragged.out_dtype

@@ -92,7 +92,8 @@ def why_not_pipelined(kind: str, device: DeviceSpec, product: Product) -> str | 
         return f"{device.name} has no pipelined kernel of this arithmetic and layout"
     n = product.columns // 2 if product.gated else product.columns
     line: int = _core.ragged_line_elements(list(ARITHMETICS).index(kind))
-    if product.k % line or n % line:
+    along_k = product.contraction and product.transpose_rhs
+    if product.k % line or n % line or (along_k and product.m % line):
         return f"the lines of operands and results are no multiples of {line} elements"
     return None
 

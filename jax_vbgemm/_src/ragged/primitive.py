@@ -65,7 +65,8 @@ class Ragged(NamedTuple):
     gradient of lhs uses slots (..., rows, terms), the inverse selection: which rows of the product each row becomes.
 
     lhs_scale and rhs_scale multiply the factors of an 8-bit product: one for each SCALED steps of K (and columns of
-    rhs), or for all of them.
+    rhs), or for all of them. A contraction with scales has `transpose_rhs`: then lhs and rhs are (columns, rows), their
+    scales (blocks of columns, blocks of rows), and each group's size counts as rounded up to a multiple of SCALED.
 
     A `gated` product has 2 n columns, and its result before it is scaled is activation(gate) up, where gate and up are
     both halves of the sums; it has an activation and is no contraction.
@@ -112,8 +113,9 @@ class Ragged(NamedTuple):
         """The shape of an operand, or of the result, without its batch dimensions, by the names of its sizes."""
         shape = operand.contraction if self.contraction else operand.rows
         assert shape is not None, f"{operand.name} is not for this form"
-        is_of_matrices = len(shape) == 3
-        return (shape[0], shape[2], shape[1]) if self.transpose_rhs and is_of_matrices else shape
+        # Of ragged rows, what has a matrix for each group; of a contraction, both factors and their scales.
+        transposed = self.transpose_rhs and operand != RESULT and len(shape) == (2 if self.contraction else 3)
+        return (*shape[:-2], shape[-1], shape[-2]) if transposed else shape
 
     def core_ranks(self) -> list[int]:
         """The rank of each operand without its batch dimensions."""
@@ -166,13 +168,15 @@ def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> Sizes:
     of = dict(zip(ragged.names, shapes, strict=True))
     ranks = ragged.core_ranks()
     leading = [shape[: len(shape) - rank] for shape, rank in zip(shapes, ranks, strict=True)]
-    lhs_rows, lhs_columns = of["lhs"][-2:]
+    along_k = ragged.contraction and ragged.transpose_rhs
+    lhs_rows, lhs_columns = of["lhs"][-2:][:: -1 if along_k else 1]
     rhs_columns = of["rhs"][-2 if ragged.transpose_rhs else -1]
     k = lhs_columns // 2 if ragged.halves.startswith("lhs") else lhs_columns
     columns = rhs_columns // 2 if ragged.halves.startswith("rhs") else rhs_columns
     if ragged.halves == "columns":
         columns = 2 * rhs_columns
     blocks = of["rhs_scale"][-2:] if "rhs_scale" in of else (None, None)
+    lhs_blocks = of["lhs_scale"][-2:] if "lhs_scale" in of else (None, None)
     sizes = Sizes(
         batch=batch_of(leading),
         lhs_rows=lhs_rows,
@@ -185,7 +189,7 @@ def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> Sizes:
         lhs_columns=lhs_columns,
         rhs_k=k // 2 if ragged.halves == "k" else k,
         rhs_columns=rhs_columns,
-        lhs_blocks=of["lhs_scale"][-1] if "lhs_scale" in of else None,
+        lhs_blocks=lhs_blocks[0 if along_k else 1],
         rhs_k_blocks=blocks[1 if ragged.transpose_rhs else 0],
         rhs_column_blocks=blocks[0 if ragged.transpose_rhs else 1],
         terms=of["slots"][-1] if "slots" in of else None,

@@ -9,17 +9,17 @@ import numpy as np
 
 from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.integers import is_integer
-from jax_vbgemm._src.scaled.scaled import DTYPES, Scaled, merged, split
-
-LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
+from jax_vbgemm._src.scaled import blocks
+from jax_vbgemm._src.scaled.scaled import DTYPES, Scaled, blocks_in
 
 
 def quantize(x: Any, dtype: Any = "float8_e4m3fn", block: tuple[int, ...] = (1, 128), *, scales: Any = None) -> Scaled:
     """Rounds x to 8-bit numbers with a scale for each block, such that its largest magnitude is the dtype's largest.
 
-    Rounding is to nearest, ties to even. A block of zeros has the scale 1. A block with a NaN or an infinity is NaN as
-    a whole (in int8, which has no NaN, it is 0 times NaN). XLA computes this, in one pass over x for the scales and one
-    for the values.
+    Rounding is to nearest, ties to even. A block of zeros, or of subnormal numbers,
+    has the scale 1. A block with a NaN or an infinity is NaN as
+    a whole (in int8, which has no NaN, it is 0 times NaN). On a GPU one kernel computes
+    8-bit floats of blocks (1, 128) and (128, 128), in one pass over x; otherwise XLA computes this, in two.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -56,22 +56,17 @@ def quantize(x: Any, dtype: Any = "float8_e4m3fn", block: tuple[int, ...] = (1, 
         raise ValueError(f"{name}: block is {block} but x is {x.shape}: it has more dimensions than x")
     whole = (1,) * (x.ndim - len(block)) + tuple(block)
     whole = tuple(max(size, 1) if each == -1 else int(each) for size, each in zip(x.shape, whole, strict=True))
-    largest = LARGEST[kind]
-    # With two dimensions for each of x: one pass over a block finds its largest number and divides by its scale.
-    blocks = split(x.astype(np.float32), whole)
-    inside = tuple(range(1, blocks.ndim, 2))
+    short = whole[x.ndim - len(block) :]
     if scales is None:
-        magnitude = jnp.max(jnp.abs(blocks), axis=inside, initial=0, keepdims=True)
-        smallest = np.finfo(np.float32).tiny  # for a smaller scale, which is 0, there is no ratio
-        each = jnp.where(magnitude == 0, jnp.ones_like(magnitude), jnp.maximum(magnitude / largest, smallest))
-        each = jnp.where(jnp.isinf(each), np.float32(np.nan), each)
-        scales = jnp.squeeze(each, inside)
+        if blocks.has_kernel(x, kind, whole):
+            of_rows = whole[-2:-1] in ((), (1,))
+            matrices = x.reshape((1, -1, x.shape[-1]) if of_rows else (-1, *x.shape[-2:]))
+            values, found = blocks.quantized(matrices, kind, of_rows=of_rows)
+            return Scaled(values.reshape(x.shape), found.reshape(blocks_in(x.shape, whole)), short)
+        scales = blocks.scales_of(x, kind, whole)
     else:
         scales = as_array(name, "scales", scales)
-        expected = blocks.shape[::2]
+        expected = blocks_in(x.shape, whole)
         if (scales.shape, scales.dtype) != (expected, np.float32):
             raise ValueError(f"{name}: scales is {scales.dtype}{scales.shape} but must be float32{expected}")
-        each = jnp.expand_dims(scales, inside)
-    ratio = jnp.clip(blocks / each, -largest, largest)
-    values = jnp.round(jnp.nan_to_num(ratio)) if kind == "int8" else ratio
-    return Scaled(merged(values.astype(kind), x.shape), scales, whole[x.ndim - len(block) :])
+    return Scaled(blocks.values_of(x, kind, whole, scales), scales, short)

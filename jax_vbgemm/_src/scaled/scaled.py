@@ -91,7 +91,7 @@ class Scaled:
     @property
     def blocks(self) -> tuple[int, ...]:
         """The number of blocks in each dimension."""
-        return tuple(-(-size // each) for size, each in zip(self.shape, self.sizes, strict=True))
+        return blocks_in(self.shape, self.sizes)
 
     @property
     def mT(self) -> Scaled:
@@ -105,6 +105,11 @@ class Scaled:
         return wide.astype(dtype)
 
 
+def blocks_in(shape: tuple[Any, ...], block: tuple[int, ...]) -> tuple[Any, ...]:
+    """The number of blocks in each dimension of an array."""
+    return tuple(-(-size // each) for size, each in zip(shape, block, strict=True))
+
+
 def spread(scales: jax.Array, shape: tuple[Any, ...], block: tuple[int, ...]) -> jax.Array:
     """The scale of each element of an array in blocks; where there is one block, of any size."""
     block = tuple(size if count == 1 else each for size, count, each in zip(shape, scales.shape, block, strict=True))
@@ -114,7 +119,7 @@ def spread(scales: jax.Array, shape: tuple[Any, ...], block: tuple[int, ...]) ->
 
 def split(x: jax.Array, block: tuple[int, ...]) -> jax.Array:
     """x with two dimensions for each of its own: the number of blocks and their size. Last blocks end in zeros."""
-    blocks = [-(-size // each) for size, each in zip(x.shape, block, strict=True)]
+    blocks = blocks_in(x.shape, block)
     padding = [(0, count * each - size) for count, each, size in zip(blocks, block, x.shape, strict=True)]
     padded = jnp.pad(x, padding) if any(behind for _, behind in padding) else x
     return padded.reshape([size for pair in zip(blocks, block, strict=True) for size in pair])

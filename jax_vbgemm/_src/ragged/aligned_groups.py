@@ -1,0 +1,68 @@
+"""Gradients of the weights of 8-bit products: contractions over rows in groups that begin at multiples of SCALED.
+
+8-bit tensor cores read both factors along the rows, and a scale is of SCALED rows of one group. So rows are moved and
+transposed while they are rounded to 8 bits, and zeros fill what is left of the last SCALED rows of each group.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_vbgemm._src.ragged.primitive import SCALED, Ragged, bind
+from jax_vbgemm._src.ragged.reference import rows_of_groups
+from jax_vbgemm._src.ragged.segments import segment_of
+from jax_vbgemm._src.scaled import blocks
+
+
+class AlignedGroups(NamedTuple):
+    """sizes: int32 (groups,), the rows of each group that exist. rows: int32, which row is at each place where groups
+    begin at multiples of SCALED, or -1 where none is."""
+
+    sizes: jax.Array
+    rows: jax.Array
+
+
+def aligned_groups(group_sizes: jax.Array, m: int) -> AlignedGroups:
+    """The places of m rows in groups; there is room for any sizes."""
+    groups = len(group_sizes)
+    begin, end = rows_of_groups(group_sizes, None, m, groups)
+    sizes = end - begin
+    rounded = -(-sizes // SCALED) * SCALED
+    ends = jnp.cumsum(rounded)
+    place = lax.iota(jnp.int32, -(-(m + (SCALED - 1) * min(groups, m)) // SCALED) * SCALED)
+    group = segment_of(place, ends)
+    known = jnp.minimum(group, groups - 1)
+    row = place + (begin + rounded - ends)[known]
+    return AlignedGroups(sizes, jnp.where((group < groups) & (row < end[known]), row, -1))
+
+
+class Factor(NamedTuple):
+    """Rows x (rows, columns), the 8-bit dtype to which they are rounded, and which of them are at which place."""
+
+    x: jax.Array
+    kind: str
+    rows: jax.Array
+
+
+def quantized_contraction(
+    lhs: Factor, rhs: Factor, sizes: jax.Array, dtype: Any, implementation: str | None
+) -> jax.Array:
+    """The sum over each group of lhs[i]^T rhs[i]: (groups, lhs columns, rhs columns) in bfloat16 or float32.
+
+    Both factors are rounded to 8 bits, with a scale for each SCALED x SCALED.
+    """
+    factors = []
+    for factor in (lhs, rhs):
+        values, scales = blocks.quantized(factor.x[None], factor.kind, factor.rows, in_rows=False, in_columns=True)
+        factors.append((values[0], scales[0]))
+    (a, a_scale), (b, b_scale) = factors
+    form = Ragged(
+        np.dtype(dtype), len(sizes), contraction=True, transpose_rhs=True, extras=("lhs_scale", "rhs_scale"),
+        implementation=implementation,
+    )  # fmt: skip
+    return bind([a, b, sizes, a_scale, b_scale], form)
