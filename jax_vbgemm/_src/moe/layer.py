@@ -226,7 +226,7 @@ def expert_mlp(
     gate: Gate | None = None,
     gated: bool = True,
     interleaved: bool = False,
-    transpose_rhs: bool = False,
+    transpose_rhs: bool | tuple[bool, bool] = False,
     bias: tuple[Any, Any] | None = None,
     gradients: tuple[Any, jax.Ref] | None = None,
     quantized: Any = None,
@@ -260,7 +260,7 @@ def expert_mlp(
       gate, interleaved: as for `gated_dot`.
       gated: whether there is a gate; otherwise experts are activation(x gate_up[e]) down[e].
       transpose_rhs: whether weights are stored (out, in): gate_up (experts, 2 f, d) or a pair of (experts, f, d), and
-        down (experts, n, f).
+        down (experts, n, f). A pair of bools says it of gate_up and of down.
       bias: a pair (of gate_up, of down), each of them None or (experts, columns): 2 f and n columns, or for a pair
         gate_up a pair of f columns each.
       gradients: a pair of `jax.Ref`, of the shapes of gate_up and of down, in float32 for 16-bit weights: a gradient
@@ -285,7 +285,7 @@ def expert_mlp(
     Raises:
       ValueError: shapes don't fit, or mesh_axis is not an axis of the enclosing shard_map or does not divide the
         experts, or a gate or interleaved columns are given without `gated`; otherwise as `ragged_dot`.
-      TypeError: gradients is no pair of Refs, or bias is no pair.
+      TypeError: gradients is no pair of Refs, or bias or a tuple transpose_rhs is no pair.
     """
     name = "expert_mlp"
     pair = isinstance(gate_up, tuple | list)
@@ -306,18 +306,24 @@ def expert_mlp(
             )
     if not gated and (pair or interleaved or gate is not None):
         raise ValueError(f"{name}: gated is False, but gate_up is a pair, or gate or interleaved is given")
-    out, inner = (1, 2) if transpose_rhs else (2, 1)
+    transposes = transpose_rhs if isinstance(transpose_rhs, tuple | list) else (transpose_rhs, transpose_rhs)
+    if len(transposes) != 2:
+        raise TypeError(f"{name}: transpose_rhs must be a bool, or a pair for gate_up and down, not {transpose_rhs!r}")
     parts = 2 if gated and not pair else 1
-    if any(array.shape[out] != parts * down.shape[inner] for array in weights):
+    features = down.shape[2 if transposes[1] else 1]
+    if any(array.shape[1 if transposes[0] else 2] != parts * features for array in weights):
         shapes = " and ".join(str(array.shape) for array in weights)
         columns = "2 f" if parts == 2 else "f"
-        wanted = (
-            f"{columns}, d) and down (experts, n, f)" if transpose_rhs else f"d, {columns}) and down (experts, f, n)"
+        of_gate_up = f"{columns}, d" if transposes[0] else f"d, {columns}"
+        of_down = "n, f" if transposes[1] else "f, n"
+        raise ValueError(
+            f"{name}: gate_up is {shapes} but down is {down.shape}: gate_up must be (experts, {of_gate_up}) and down "
+            f"(experts, {of_down})"
         )
-        raise ValueError(f"{name}: gate_up is {shapes} but down is {down.shape}: gate_up must be (experts, {wanted}")
-    second: dict[str, Any] = {"precision": precision, "implementation": implementation, "transpose_rhs": transpose_rhs}
+    options: dict[str, Any] = {"precision": precision, "implementation": implementation}
     # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
-    first: dict[str, Any] = second | {"gather": (routing.rows, routing.slots)}
+    first = options | {"transpose_rhs": transposes[0], "gather": (routing.rows, routing.slots)}
+    second = options | {"transpose_rhs": transposes[1]}
     if bias is not None:
         if not (isinstance(bias, tuple | list) and len(bias) == 2):
             raise TypeError(f"{name}: bias must be a pair, of gate_up and of down, not {shown(bias)}")
@@ -332,8 +338,8 @@ def expert_mlp(
 
     if quantized is not None:
         known, _ = resolve_activation(name, activation)
-        plain = gated and not (pair or interleaved or transpose_rhs) and all(x is None for x in (gate, bias, gradients))
-        if not plain or known is None:
+        plain = gated and all(x is None for x in (gate, bias, gradients))
+        if known is None or not plain or pair or interleaved or any(transposes):
             raise ValueError(
                 f"{name}: quantized experts are gated, with a named activation and one array gate_up (experts, d, 2 f),"
                 " without gate, interleaved, transpose_rhs, bias or gradients"
