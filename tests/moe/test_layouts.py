@@ -119,7 +119,7 @@ ERRORS = [
     ((G, W), {}, ValueError, r"must be \(experts, d, 2 f\)"),
     (((G, U), W), {"transpose_rhs": True}, ValueError, r"must be \(experts, f, d\) and down \(experts, n, f\)"),
     (((G, U), W), {"transpose_rhs": (True, False)}, ValueError, r"\(experts, f, d\) and down \(experts, f, n\)"),
-    (((G, U), W), {"transpose_rhs": (True,)}, TypeError, "transpose_rhs must be a bool, or a pair"),
+    (((G, U), W), {"transpose_rhs": (True,)}, TypeError, "transpose_rhs must be a pair, of gate_up"),
     (((G, U), W), {"interleaved": True}, ValueError, "interleaved is for one array"),
     (((G, U), W), {"gated": False}, ValueError, "expert_mlp: gated is False"),
     (((G, U), W), {"bias": G}, TypeError, "expert_mlp: bias must be a pair, of gate_up and of down"),
