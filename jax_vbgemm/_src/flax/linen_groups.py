@@ -164,8 +164,8 @@ class MixtureOfExperts(nn.Module):
           bias: (experts,), added to the scores for the choice only (`jax_vbgemm.moe.balanced_bias`).
           mask: (...) bool: tokens that are False have no experts, and losses don't count them.
           auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`) with the losses for training the router.
-          lora, lora_scale: low-rank adapters of gate_up and down, as for `jax_vbgemm.moe.expert_mlp`, whose computation
-            is of the layer's dtype. They are no parameters of the layer.
+          lora, lora_scale: low-rank adapters of gate_up and down, as for `jax_vbgemm.moe.expert_mlp`, computed in the
+            layer's dtype. They are no parameters of the layer.
           gradients: a pair of `jax.Ref` to which a gradient adds those of gate_up and down, as in
             `jax_vbgemm.moe.expert_mlp`; in float32 for 16-bit `dtype`.
 
