@@ -213,6 +213,9 @@ def test_a_recipe_computes_the_formula_of_its_model(model):
         ours = f(tokens, layer_of(weights, stacked))
         expected = formula({name: array.astype("float64") for name, array in weights.items()}, tokens.astype("float64"))
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=2e-5 * np.abs(expected).max())
+    narrow = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, "bfloat16"), (x, layer_of(weights, stacked)))
+    result = jax.eval_shape(f, *narrow)
+    assert (result.shape, result.dtype) == (x.shape, "bfloat16")
 
 
 def copies_of_weights(f, layer):
