@@ -57,8 +57,10 @@ class Model(NamedTuple):
 
 
 MODELS = {
+    "granite": Model(1536, 512, 40, 8),
     "olmoe": Model(2048, 1024, 64, 8),
     "qwen3_30b": Model(2048, 768, 128, 8),
+    "gpt_oss": Model(2880, 2880, 128, 4),
     "mixtral": Model(4096, 14336, 8, 2),
     "deepseek_v3": Model(7168, 2048, 32, 8),  # an eighth of its 256 experts
     "tiny": Model(256, 128, 8, 2),  # for a few cores
@@ -66,6 +68,7 @@ MODELS = {
 PASSES = ("forward", "forward_backward")
 DIRECTIONS = (*PASSES, "micro_batches")
 MICRO_BATCHES = 4
+ENOUGH_SECONDS = 2.0  # of samples of a peer
 SKEWS = ("uniform", "skewed")
 
 
@@ -88,27 +91,33 @@ class Row:
     date: str
 
 
-def host_operands(model: Model, tokens: int, skew: str) -> tuple[np.ndarray, ...]:
-    """Tokens, logits, gate and up side by side, down. Skewed: an expert's part of the tokens falls as 1 / (index +
-    1)."""
+def host_operands(model: Model, tokens: int, skew: str) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and logits. Skewed: an expert's part of the tokens falls as 1 / (index + 1)."""
     rng = np.random.default_rng(0)
     logits = rng.gumbel(size=(tokens, model.experts)).astype(np.float32)
     if skew == "skewed":
         logits -= np.log(np.arange(1, model.experts + 1, dtype=np.float32))
-    return rng.standard_normal((tokens, model.d), np.float32), logits, *_host_weights(model)
+    return rng.standard_normal((tokens, model.d), np.float32), logits
+
+
+def weight_shapes(model: Model) -> tuple[tuple[int, int, int], ...]:
+    """Gate and up side by side, and down."""
+    return (model.experts, model.d, 2 * model.f), (model.experts, model.f, model.d)
 
 
 @lru_cache(maxsize=1)
-def _host_weights(model: Model) -> tuple[np.ndarray, ...]:
-    """Hundreds of millions of random numbers take seconds."""
-    rng = np.random.default_rng(1)
-    shapes = (model.experts, model.d, 2 * model.f), (model.experts, model.f, model.d)
-    return tuple(rng.standard_normal(shape, np.float32) / np.float32(math.sqrt(shape[1])) for shape in shapes)
+def _weights(model: Model, dtype: str) -> tuple[jax.Array, ...]:
+    """Made on the device: for gpt-oss the host would take half a minute."""
+
+    def normal(seed: int, shape: tuple[int, int, int]) -> jax.Array:
+        return (jax.random.normal(jax.random.key(seed), shape) / math.sqrt(shape[1])).astype(dtype)
+
+    return jax.jit(lambda: tuple(normal(seed, shape) for seed, shape in enumerate(weight_shapes(model))))()
 
 
 def operands_of(model: Model, tokens: int, skew: str, dtype: str) -> tuple[jax.Array, ...]:
-    x, logits, gate_up, down = host_operands(model, tokens, skew)
-    return jnp.asarray(x, dtype), jnp.asarray(logits), jnp.asarray(gate_up, dtype), jnp.asarray(down, dtype)
+    x, logits = host_operands(model, tokens, skew)
+    return jnp.asarray(x, dtype), jnp.asarray(logits), *_weights(model, dtype)
 
 
 def vbgemm(k: int, x: Any, logits: Any, gate_up: Any, down: Any, gradients: Any = None) -> jax.Array:
@@ -182,9 +191,11 @@ def over_micro_batches(layer: Callable[..., jax.Array], in_kernel: bool) -> Call
 
 
 def measure(
-    name: str, tokens: int, skew: str, direction: str, precision: str, peers: list[str], rounds: int
-) -> tuple[list[Row], list[str]]:
-    """A row for each peer; and the peers that are not installed or failed, with the reason."""
+    name: str, tokens: int, skew: str, direction: str, precision: str, peers: list[str], rounds: int,
+    with_memory: bool = True,
+) -> tuple[list[Row], list[str]]:  # fmt: skip
+    """A row for each peer; and the peers that are not installed or failed, with the reason. A slow peer has fewer
+    rounds. The memory is that of a program that has to be compiled for it."""
     model = MODELS[name]
     dtype, matmul_precision = PRECISIONS[precision]
     operands = operands_of(model, tokens, skew, dtype)
@@ -204,7 +215,7 @@ def measure(
                 programs[peer] = looped(function, iterations).lower(*operands).compile()
                 leaves = jax.tree.leaves(programs[peer](*operands))
                 # The memory of one layer outside of the loop, whose program also carries the results.
-                memory[peer] = jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes / 2**20
+                memory[peer] = temporary_mebibytes(function, operands) if with_memory else math.nan
             except (ImportError, NotImplementedError, ValueError, jax.errors.JaxRuntimeError) as error:
                 programs.pop(peer, None)
                 missing.append(f"{peer}, {name} {tokens} {direction}: {str(error).splitlines()[0]}")
@@ -218,7 +229,8 @@ def measure(
         times: dict[str, list[float]] = {peer: [] for peer in programs}
         for _ in range(rounds):
             for peer, program in programs.items():
-                times[peer].append(seconds_of(program, operands) / iterations * 1e6)
+                if sum(times[peer]) * iterations < ENOUGH_SECONDS * 1e6:
+                    times[peer].append(seconds_of(program, operands) / iterations * 1e6)
     where = jax.devices()[0].device_kind, jax.__version__, time.strftime("%Y-%m-%d")
     rows = [
         Row(
@@ -228,6 +240,11 @@ def measure(
         for peer in programs
     ]  # fmt: skip
     return rows, missing
+
+
+def temporary_mebibytes(function: Callable[..., Any], operands: tuple[jax.Array, ...]) -> float:
+    compiled = jax.jit(function).lower(*operands).compile()
+    return float(compiled.memory_analysis().temp_size_in_bytes / 2**20)
 
 
 def _error(value: jax.Array, truth: jax.Array) -> float:

@@ -19,7 +19,7 @@ import torch
 import typer
 from rich.progress import track
 
-from moe_layer import MODELS, PASSES, Row, host_operands, show
+from moe_layer import MODELS, PASSES, Row, host_operands, show, weight_shapes
 from options import commands, one_of
 from torch_matmul import SAMPLES, microseconds
 from workloads import write_csv
@@ -80,11 +80,9 @@ def temporary_mebibytes(run: Callable[[], Any]) -> float:
 
 def measure(name: str, tokens: int, direction: str) -> Row:
     model = MODELS[name]
-    arrays = host_operands(model, tokens, "uniform")
-    operands = tuple(
-        torch.from_numpy(array).to(DEVICE, torch.float32 if index == 1 else torch.bfloat16).requires_grad_()
-        for index, array in enumerate(arrays)
-    )
+    x, logits = (torch.from_numpy(array).to(DEVICE) for array in host_operands(model, tokens, "uniform"))
+    weights = [torch.randn(shape, device=DEVICE).div_(math.sqrt(shape[1])).bfloat16() for shape in weight_shapes(model)]
+    operands = tuple(operand.requires_grad_() for operand in (x.bfloat16(), logits, *weights))
     with torch.set_grad_enabled(direction == "forward_backward"):
         run = with_gradients(model.k, operands) if torch.is_grad_enabled() else partial(layer, model.k, *operands)
         us, mebibytes = microseconds_of(run), temporary_mebibytes(run)
@@ -105,9 +103,11 @@ def main(
     tokens: Annotated[list[int], typer.Option(help="of a call", min=1)] = [32, 4096],
     csv: Annotated[Path | None, typer.Option(help="rows are appended")] = None,
 ) -> None:
-    rows = [measure(m, t, d) for m in track(models, "models") for t in tokens for d in PASSES]
-    if csv:
-        write_csv(csv, rows)
+    rows = []
+    for case in track([(m, t, d) for m in models for t in tokens for d in PASSES], "layers"):
+        rows.append(measure(*case))
+        if csv:
+            write_csv(csv, rows[-1:])
     show(rows, ["torch_grouped_mm"])
 
 

@@ -220,6 +220,28 @@ def test_routers_masks_and_given_experts(lib):
         vbx.MixtureOfExperts(D, F, experts=experts, k=K, groups=(4, 1), rngs=nnx.Rngs(1))
 
 
+@pytest.mark.parametrize("lib", slow_except([vbx, vbl], [vbl]))
+def test_adapters_are_computed_in_the_dtype_of_the_layer(lib):
+    model = vbx.MixtureOfExperts(D, F, experts=EXPERTS, k=K, dtype="bfloat16", rngs=nnx.Rngs(1))
+    linen = vbl.MixtureOfExperts(F, EXPERTS, K, dtype="bfloat16")
+    shapes = ((EXPERTS, D, 2), (EXPERTS, 2, 2 * F)), ((EXPERTS, F, 3), (EXPERTS, 3, D))
+    lora = jax.tree.map(lambda shape: oracle.random(shape, "float32"), shapes, is_leaf=lambda s: isinstance(s[0], int))
+    x = oracle.random((2, 4, D), "float32", 4)
+
+    @jax.jit
+    def both(x, lora):
+        layer = model if lib is vbx else functools.partial(linen.apply, {"params": state(model)})
+        y = layer(x, lora=lora, lora_scale=0.5)
+        routing = vb.moe.route(model.router(x).reshape(-1, EXPERTS), K)
+        flat, *weights = (a.astype("bfloat16") for a in (x.reshape(-1, D), model.gate_up[...], model.down[...]))
+        narrow = jax.tree.map(lambda a: a.astype("bfloat16"), lora)
+        return y, vb.moe.expert_mlp(flat, *weights, routing, lora=narrow, lora_scale=0.5).reshape(y.shape)
+
+    y, expected = both(x, lora)
+    assert y.dtype == "bfloat16"
+    np.testing.assert_array_equal(y, expected)
+
+
 @pytest.mark.multidevice(2)
 @pytest.mark.parametrize("lib", slow_except([vbx, vbl], [vbl]))
 def test_experts_divided_among_devices(lib):

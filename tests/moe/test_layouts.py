@@ -118,6 +118,8 @@ ERRORS = [
     (((G[1:], U), W), {}, ValueError, r"expert_mlp: gate_up\[0\] is \(3, 5, 3\) but routing is of 4 experts"),
     ((G, W), {}, ValueError, r"must be \(experts, d, 2 f\)"),
     (((G, U), W), {"transpose_rhs": True}, ValueError, r"must be \(experts, f, d\) and down \(experts, n, f\)"),
+    (((G, U), W), {"transpose_rhs": (True, False)}, ValueError, r"\(experts, f, d\) and down \(experts, f, n\)"),
+    (((G, U), W), {"transpose_rhs": (True,)}, TypeError, "transpose_rhs must be a pair, of gate_up"),
     (((G, U), W), {"interleaved": True}, ValueError, "interleaved is for one array"),
     (((G, U), W), {"gated": False}, ValueError, "expert_mlp: gated is False"),
     (((G, U), W), {"bias": G}, TypeError, "expert_mlp: bias must be a pair, of gate_up and of down"),

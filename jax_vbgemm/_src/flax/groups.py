@@ -118,7 +118,7 @@ class Router(NamedTuple):
 
 def mixture(
     x: jax.Array, logits: jax.Array, gate_up: jax.Array, down: jax.Array, shared: jax.Array | None, router: Router,
-    of_call: dict[str, Any], auxiliary: bool, **options: Any,
+    of_call: dict[str, Any], auxiliary: bool, *, lora: Any, **options: Any,
 ) -> Any:  # fmt: skip
     """The result of a mixture of experts, with the router's losses where `auxiliary` is set.
 
@@ -127,7 +127,8 @@ def mixture(
     """
     flat = logits.reshape(-1, logits.shape[-1])
     routing = router.route(flat, x.shape[:-1], **of_call)
-    y = expert_mlp(x.reshape(-1, x.shape[-1]), gate_up, down, routing, **options)
+    lora = jax.tree.map(lambda factor: jnp.asarray(factor, x.dtype), lora)
+    y = expert_mlp(x.reshape(-1, x.shape[-1]), gate_up, down, routing, lora=lora, **options)
     y = y.reshape(*x.shape[:-1], y.shape[-1])
     if shared is not None:
         y += shared

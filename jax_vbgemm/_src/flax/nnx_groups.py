@@ -185,6 +185,8 @@ class MixtureOfExperts(nnx.Module):
         bias: Any = None,
         mask: Any = None,
         auxiliary: bool = False,
+        lora: tuple[Any, Any] | None = None,
+        lora_scale: Any = 1.0,
         gradients: tuple[jax.Ref, jax.Ref] | None = None,
     ) -> Any:
         """The mixture's result for each token.
@@ -197,6 +199,8 @@ class MixtureOfExperts(nnx.Module):
           bias: (experts,), added to the scores for the choice only (`jax_vbgemm.moe.balanced_bias`).
           mask: (...) bool: tokens that are False have no experts, and losses don't count them.
           auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`) with the losses for training the router.
+          lora, lora_scale: low-rank adapters of gate_up and down, as for `jax_vbgemm.moe.expert_mlp`, computed in the
+            layer's dtype. They are no parameters of the layer.
           gradients: a pair of `jax.Ref` to which a gradient adds those of gate_up and down, as in
             `jax_vbgemm.moe.expert_mlp`; in float32 for 16-bit `dtype`.
 
@@ -216,5 +220,5 @@ class MixtureOfExperts(nnx.Module):
         of_call = {"experts": experts, "probabilities": probabilities, "bias": bias, "mask": mask}
         return mixture(
             x, logits, gate_up, down, shared, self.routing, of_call, auxiliary, activation=self.activation,
-            precision=self.precision, gradients=gradients, mesh_axis=self.mesh_axis,
+            precision=self.precision, lora=lora, lora_scale=lora_scale, gradients=gradients, mesh_axis=self.mesh_axis,
         )  # fmt: skip

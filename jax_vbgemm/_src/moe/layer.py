@@ -13,6 +13,7 @@ from jax_vbgemm._src.arguments import shown, unsharded_array
 from jax_vbgemm._src.epilogue import Activation, gated_product, resolve_activation
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.mesh_axes import mesh_axes
+from jax_vbgemm._src.moe.lora import with_adapter
 from jax_vbgemm._src.moe.own_experts import routed_to_own
 from jax_vbgemm._src.moe.quantized import COTANGENTS, WGRAD, checked_experts, quantized_mlp
 from jax_vbgemm._src.moe.routing import Routing, dispatched, factors_of_rows, summed
@@ -20,6 +21,8 @@ from jax_vbgemm._src.ragged.api import check_sums, extra_operand, ragged_dot, sc
 from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
 
 Gate = Callable[[jax.Array, jax.Array], jax.Array]
+OF_GATE_AND_UP = "for the gate and the up-projection"
+OF_BOTH_PRODUCTS = "of gate_up and of down"
 
 
 def dispatch(x: Any, routing: Routing) -> jax.Array:
@@ -91,12 +94,12 @@ def _combined(y: jax.Array, routing: Routing) -> jax.Array:
 
 def gated_dot(
     lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = "silu", gate: Gate | None = None,
-    interleaved: bool = False, **options: Any,
+    interleaved: bool = False, lora: Any = None, lora_scale: Any = 1.0, **options: Any,
 ) -> jax.Array:  # fmt: skip
     """activation(lhs @ gate) * (lhs @ up) of each group: SwiGLU, GeGLU.
 
     Where both weights lie side by side and the epilogue has the activation, `ragged_dot` with `gated`. Otherwise one
-    `ragged_dot` for each array of weights, and XLA the rest, in float32 for 16-bit results.
+    `ragged_dot` for each array of weights, two for each adapter, and XLA the rest, in float32 for 16-bit results.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -111,6 +114,10 @@ def gated_dot(
       activation: a function or one of `jax_vbgemm.ACTIVATIONS`.
       gate: a function of the two factors (m, n), in place of activation(gate) * up, such as `clamped_swiglu`.
       interleaved: whether columns of the gate and of the up-projection alternate in one array rhs, as in gpt-oss.
+      lora: None, or a low-rank adapter (a, b) of rhs, (g, k, rank) and (g, rank, 2 n): the product is that with
+        rhs[e] + lora_scale a[e] b[e] (without `transpose_rhs`). For a pair rhs a pair, each of them None or (a, b) with
+        n columns.
+      lora_scale: a number, such as alpha / rank.
       **options: of `ragged_dot`; a bias is (g, 2 n), or a pair of (g, n) for a pair of weights, as rhs_gradient is a
         pair; row_scale multiplies the result.
 
@@ -120,7 +127,7 @@ def gated_dot(
     Raises:
       ValueError: the size of the two weights is odd or differs; activation is unknown or None, or a function that
         changes shapes or the kind of numbers (integers to floats); a pair is interleaved; otherwise as `ragged_dot`.
-      TypeError: gated is given, rhs is a pair and bias or rhs_gradient is none; otherwise as `ragged_dot`.
+      TypeError: gated is given, rhs is a pair and bias, rhs_gradient or lora is none; otherwise as `ragged_dot`.
     """
     name = "gated_dot"
     if "gated" in options:
@@ -142,7 +149,7 @@ def gated_dot(
     if pair and not apart and options.get("bias") is not None:
         bias = _weights(name, "bias", tuple(_of_pair(name, "bias", options["bias"])))
         options["bias"] = jnp.concatenate(bias, axis=-1)
-    if not apart and not interleaved and known is not None and gate is None:
+    if not apart and not interleaved and known is not None and gate is None and lora is None:
         return ragged_dot(lhs, rhs, group_sizes, activation=known, gated=True, **options)
     scale = options.pop("row_scale", None)
     parts = []
@@ -156,7 +163,17 @@ def gated_dot(
     wide = accumulator(dtype)
     if scale is not None:
         scale = extra_operand(name, "row_scale", scale, (m,), "(m,)", wide)
-    if not apart:
+    if pair and not apart:
+        parts = jnp.split(parts[0], 2, axis=-1)
+    if lora is not None:
+        adapters = [("lora", lora)]
+        if pair:
+            adapters = [(f"lora[{i}]", adapter) for i, adapter in enumerate(_of_pair(name, "lora", lora))]
+        parts = [
+            with_adapter(name, argument, part, adapter, lora_scale, lhs, group_sizes, options)
+            for part, (argument, adapter) in zip(parts, adapters, strict=True)
+        ]
+    if not pair:
         both = parts[0]
         parts = [both[:, ::2], both[:, 1::2]] if interleaved else jnp.split(both, 2, axis=-1)
     factors = [part.astype(wide) for part in parts]
@@ -210,9 +227,9 @@ def _weights(name: str, argument: str, value: Any) -> list[jax.Array]:
     return [unsharded_array(name, f"{argument}[{i}]", x) for i, x in enumerate(_of_pair(name, argument, value))]
 
 
-def _of_pair(name: str, argument: str, value: Any) -> Sequence[Any]:
+def _of_pair(name: str, argument: str, value: Any, of: str = OF_GATE_AND_UP) -> Sequence[Any]:
     if not (isinstance(value, tuple | list) and len(value) == 2):
-        raise TypeError(f"{name}: {argument} must be a pair, for the gate and the up-projection, not {shown(value)}")
+        raise TypeError(f"{name}: {argument} must be a pair, {of}, not {shown(value)}")
     return value
 
 
@@ -226,8 +243,10 @@ def expert_mlp(
     gate: Gate | None = None,
     gated: bool = True,
     interleaved: bool = False,
-    transpose_rhs: bool = False,
+    transpose_rhs: bool | tuple[bool, bool] = False,
     bias: tuple[Any, Any] | None = None,
+    lora: tuple[Any, Any] | None = None,
+    lora_scale: Any = 1.0,
     gradients: tuple[Any, jax.Ref] | None = None,
     quantized: Any = None,
     cotangents: str = "float8_e5m2",
@@ -261,17 +280,23 @@ def expert_mlp(
       gate, interleaved: as for `gated_dot`.
       gated: whether there is a gate; otherwise experts are activation(x gate_up[e]) down[e].
       transpose_rhs: whether weights are stored (out, in): gate_up (experts, 2 f, d) or a pair of (experts, f, d), and
-        down (experts, n, f).
+        down (experts, n, f). A pair of bools says it of gate_up and of down.
       bias: a pair (of gate_up, of down), each of them None or (experts, columns): 2 f and n columns, or for a pair
         gate_up a pair of f columns each.
+      lora: low-rank adapters: a pair (of gate_up, of down), each of them None or (a, b), (experts, in, rank) and
+        (experts, rank, out), whatever the layout of the weights; for a pair gate_up the first one is a pair of these.
+        Experts have the weights w[e] + lora_scale a[e] b[e], which are not computed: each adapter is two products. The
+        gradients of the weights cost nothing where only adapters are differentiated. With an adapter of gate_up the
+        gate is no part of the product.
+      lora_scale: a factor of all adapters, such as alpha / rank; it may be traced.
       gradients: a pair of `jax.Ref`, of the shapes of gate_up and of down, in float32 for 16-bit weights: a gradient
         with respect to them adds to these, in its kernels where they can (the rhs_gradient of both products; see
         `ragged_dot`). For a pair gate_up the first one is a pair. (Sums over micro-batches.)
       quantized: None, or the weights in 8 bits (`quantize_experts`), or True: they are quantized in this call. Tokens
         and hidden features are then rounded to float8_e4m3fn with a scale for each 128 of them, and cotangents to
         `cotangents`. The values of gate_up and down are not read, but gradients are with respect to them. For
-        gated experts with a named activation, one array gate_up, and no bias, transpose_rhs or gradients; derivatives
-        of first order, in reverse mode.
+        gated experts with a named activation, one array gate_up, and no bias, lora, transpose_rhs or gradients;
+        derivatives of first order, in reverse mode.
       cotangents: with `quantized`: "float8_e5m2", which has the greater range, or "float8_e4m3fn".
       wgrad: with `quantized`: the factors of the gradients of weights, "float8", with a scale for each 128 x 128 of
         them, or "wide", in x's dtype.
@@ -288,7 +313,7 @@ def expert_mlp(
     Raises:
       ValueError: shapes don't fit, or mesh_axis is not an axis of the enclosing shard_map or does not divide the
         experts, or a gate or interleaved columns are given without `gated`; otherwise as `ragged_dot`.
-      TypeError: gradients is no pair of Refs, or bias is no pair.
+      TypeError: gradients is no pair of Refs, or bias, lora, an adapter or a tuple transpose_rhs is no pair.
     """
     name = "expert_mlp"
     pair = isinstance(gate_up, tuple | list)
@@ -309,22 +334,27 @@ def expert_mlp(
             )
     if not gated and (pair or interleaved or gate is not None):
         raise ValueError(f"{name}: gated is False, but gate_up is a pair, or gate or interleaved is given")
-    out, inner = (1, 2) if transpose_rhs else (2, 1)
+    if not isinstance(transpose_rhs, tuple | list):
+        transpose_rhs = (transpose_rhs, transpose_rhs)
+    transposes = _of_pair(name, "transpose_rhs", transpose_rhs, OF_BOTH_PRODUCTS)
     parts = 2 if gated and not pair else 1
-    if any(array.shape[out] != parts * down.shape[inner] for array in weights):
+    features = down.shape[2 if transposes[1] else 1]
+    if any(array.shape[1 if transposes[0] else 2] != parts * features for array in weights):
         shapes = " and ".join(str(array.shape) for array in weights)
         columns = "2 f" if parts == 2 else "f"
-        wanted = (
-            f"{columns}, d) and down (experts, n, f)" if transpose_rhs else f"d, {columns}) and down (experts, f, n)"
+        first_shape = f"{columns}, d" if transposes[0] else f"d, {columns}"
+        second_shape = "n, f" if transposes[1] else "f, n"
+        raise ValueError(
+            f"{name}: gate_up is {shapes} but down is {down.shape}: gate_up must be (experts, {first_shape}) and down "
+            f"(experts, {second_shape})"
         )
-        raise ValueError(f"{name}: gate_up is {shapes} but down is {down.shape}: gate_up must be (experts, {wanted}")
-    second: dict[str, Any] = {"precision": precision, "implementation": implementation, "transpose_rhs": transpose_rhs}
+    options: dict[str, Any] = {"precision": precision, "implementation": implementation}
     # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
-    first: dict[str, Any] = second | {"gather": (routing.rows, routing.slots)}
+    first = options | {"transpose_rhs": transposes[0], "gather": (routing.rows, routing.slots)}
+    second = options | {"transpose_rhs": transposes[1]}
     if bias is not None:
-        if not (isinstance(bias, tuple | list) and len(bias) == 2):
-            raise TypeError(f"{name}: bias must be a pair, of gate_up and of down, not {shown(bias)}")
-        first["bias"], second["bias"] = bias
+        first["bias"], second["bias"] = _of_pair(name, "bias", bias, OF_BOTH_PRODUCTS)
+    of_gate_up, of_down = (None, None) if lora is None else _of_pair(name, "lora", lora, OF_BOTH_PRODUCTS)
 
     def of_tokens(y: jax.Array, weighed: bool) -> jax.Array:
         if weighed:
@@ -335,11 +365,11 @@ def expert_mlp(
 
     if quantized is not None:
         known, _ = resolve_activation(name, activation)
-        plain = gated and not (pair or interleaved or transpose_rhs) and all(x is None for x in (gate, bias, gradients))
-        if not plain or known is None:
+        plain = gated and all(x is None for x in (gate, bias, lora, gradients))
+        if known is None or not plain or pair or interleaved or any(transposes):
             raise ValueError(
                 f"{name}: quantized experts are gated, with a named activation and one array gate_up (experts, d, 2 f),"
-                " without gate, interleaved, transpose_rhs, bias or gradients"
+                " without gate, interleaved, transpose_rhs, bias, lora or gradients"
             )
         if cotangents not in COTANGENTS:
             raise ValueError(f"{name}: cotangents is {cotangents!r}: it must be one of {', '.join(COTANGENTS)}")
@@ -364,14 +394,20 @@ def expert_mlp(
     if gated:
         weight = tuple(weights) if pair else weights[0]
         hidden = gated_dot(
-            x, weight, routing.group_sizes, activation=activation, gate=gate, interleaved=interleaved, **first
-        )
+            x, weight, routing.group_sizes, activation=activation, gate=gate, interleaved=interleaved, lora=of_gate_up,
+            lora_scale=lora_scale, **first,
+        )  # fmt: skip
     else:
         known, function = resolve_activation(name, activation)
-        hidden = ragged_dot(x, weights[0], routing.group_sizes, activation=known, **first)
-        if known is None and function is not None:
+        in_kernel = known if of_gate_up is None else None
+        product = ragged_dot(x, weights[0], routing.group_sizes, activation=in_kernel, **first)
+        hidden = with_adapter(name, "lora[0]", product, of_gate_up, lora_scale, x, routing.group_sizes, first)
+        if in_kernel is None and function is not None:
             hidden = _applied(name, "activation", function, hidden)
-    y = ragged_dot(hidden, down, routing.group_sizes, **second)
+        hidden = hidden.astype(product.dtype)
+    product = ragged_dot(hidden, down, routing.group_sizes, **second)
+    y = with_adapter(name, "lora[1]", product, of_down, lora_scale, hidden, routing.group_sizes, second)
+    y = y.astype(product.dtype)
     return of_tokens(y, weighs_results)
 
 

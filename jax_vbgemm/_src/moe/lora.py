@@ -1,0 +1,44 @@
+"""Low-rank adapters of experts' weights: products with w[e] + scale a[e] b[e], without this sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_vbgemm._src.arguments import shown, unsharded_array
+from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.ragged.api import ragged_dot
+
+OPTIONS = ("gather", "group_offset", "precision", "implementation")
+
+
+def with_adapter(
+    name: str, argument: str, product: jax.Array, adapter: Any, scale: Any, lhs: Any, group_sizes: Any,
+    options: dict[str, Any],
+) -> jax.Array:  # fmt: skip
+    """The product of lhs with its groups' weights plus scale (lhs a[e]) b[e], in the accumulator's dtype.
+
+    The adapter is (a, b), or None for none: then the product is returned as it is. `options` are those of the product;
+    those that do not belong to its weights hold for the adapter.
+    """
+    if adapter is None:
+        return product
+    if not (isinstance(adapter, tuple | list) and len(adapter) == 2):
+        raise TypeError(f"{name}: {argument} must be None or a pair (a, b), not {shown(adapter)}")
+    a, b = (unsharded_array(name, f"{argument}[{index}]", value) for index, value in enumerate(adapter))
+    features, columns = jnp.shape(lhs)[-1], product.shape[-1]
+    if a.ndim != 3 or b.ndim != 3 or a.shape[1] != features or b.shape != (a.shape[0], a.shape[2], columns):
+        raise ValueError(
+            f"{name}: {argument} is {a.shape} and {b.shape}: it must be (experts, {features}, rank) and (experts, "
+            f"rank, {columns})"
+        )
+    if jnp.shape(scale) != ():
+        raise ValueError(f"{name}: lora_scale is of shape {jnp.shape(scale)}: it must be a number")
+    own = {option: options[option] for option in OPTIONS if option in options}
+    hidden = ragged_dot(lhs, a, group_sizes, **own)
+    own.pop("gather", None)
+    update = ragged_dot(hidden, b, group_sizes, **own)
+    wide = jnp.dtype(accumulator(product.dtype))
+    return product.astype(wide) + jnp.asarray(scale, wide) * update.astype(wide)
