@@ -10,6 +10,8 @@ from random_draw import Call, Compared, Draw, activate, wide
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.epilogue import ACTIVATIONS
+from jax_vbgemm._src.ragged.aligned_groups import aligned_groups, quantized_contraction
+from jax_vbgemm._src.scaled.blocks import quantized
 
 
 def group_sizes(draw: Draw, groups: int, rows: int) -> np.ndarray:
@@ -166,6 +168,54 @@ def ragged_scaled(draw: Draw) -> Call:
 
     text = f"m {rows}, k {k}, n {n}, {types}, {blocks}, {options}, {dtype}, sizes {sizes.tolist()[:10]}"
     return Call(text, lambda: call(lhs, rhs), compare)
+
+
+def ragged_wgrad(draw: Draw) -> Call:
+    """The gradient of weights by 8-bit floats, and the quantization of its rows."""
+    groups, rows = draw.one_of((1, 2, 8, 33)), draw.one_of((1, 63, 129, 500, 1000))
+    sizes = group_sizes(draw, groups, rows)
+    tokens = int(draw.rng.integers(1, 2 * rows + 1))
+    index = draw.rng.integers(0, tokens, rows).astype(np.int32)
+    columns = [8 * int(draw.rng.integers(1, 60)) for _ in range(2)]
+    kinds = [draw.one_of(("float8_e4m3fn", "float8_e5m2")) for _ in range(2)]
+    of_lhs = draw.one_of(("bfloat16", "float16", "float32"))
+    x = draw.array(tokens, columns[0], dtype=jax.numpy.dtype(of_lhs))
+    y = draw.array(rows, columns[1], dtype=jax.numpy.dtype("bfloat16"))
+    dtype = draw.one_of(("bfloat16", "float32"))
+
+    @jax.jit
+    def call(x: jax.Array, y: jax.Array) -> Any:
+        exact, places = aligned_groups(jax.numpy.asarray(sizes), rows)
+        tokens = jax.numpy.where(places < 0, -1, jax.numpy.asarray(index)[places])
+        factors = [
+            quantized(kind, x=x[None], index=rows, place=places, value_rows=y.shape[0], of_rows=True, in_columns=True)
+            for kind, x, rows in zip(kinds, (x, y), (tokens, places), strict=True)
+        ]
+        rounded = [
+            vb.Scaled(factor.transposed[0], factor.block_scales[0], (128, 128)).mT.dequantized() for factor in factors
+        ]
+        return quantized_contraction(*factors, exact, dtype, None), places, rounded
+
+    def compare(found: Any) -> list[Compared]:
+        gradient, places, (lhs, rhs) = found
+        lhs, rhs, places = wide(lhs), wide(rhs), np.asarray(places)
+        results = []
+        for given, source, kind in ((lhs, wide(x)[index], kinds[0]), (rhs, wide(y), kinds[1])):
+            exact = np.where(places[:, None] < 0, 0, source[places])
+            unit = 2.0 ** (-4 if kind == "float8_e4m3fn" else -3)  # half of one, at the largest numbers of a block
+            largest = np.abs(exact).max(initial=0)
+            results.append(Compared(given, exact, (np.abs(exact) + largest * 2.0**-9) * unit / draw.rounding()))
+        product, size, begin = np.zeros(gradient.shape), np.zeros(gradient.shape), 0
+        for group, part in enumerate(segments(sizes, rows)):
+            own = slice(begin, begin + part.stop - part.start)
+            product[group], size[group] = lhs[own].T @ rhs[own], np.abs(lhs[own]).T @ np.abs(rhs[own]) + 1e-3
+            begin += -(-(part.stop - part.start) // 128) * 128
+        rounding = 2.0**-10 + (2.0**-8 if dtype == "bfloat16" else 0)
+        return [Compared(gradient, product, size * rounding / draw.rounding()), *results]
+
+    text = f"rows {rows} of {tokens}, columns {columns}, {kinds}, {of_lhs}, {dtype}, sizes {sizes.tolist()[:10]}"
+    on_device = jax.device_put((x, y))
+    return Call(text, lambda: call(*on_device), compare)
 
 
 def ragged_lists(draw: Draw) -> Call:

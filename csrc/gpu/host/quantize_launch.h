@@ -1,28 +1,41 @@
 // The host side of quantize.h: from numbers of 16 or 32 bits to 8-bit floats with scales.
 #pragma once
+#include "descriptor.h"
 #include "gpu/tile/kernel_parameters.h"
 
 namespace vbgemm {
 
 inline constexpr int kQuantizeBlock = 128, kQuantizeThreads = 256;
-// Rows of x, and of the transposed result, are read and written in pieces of so many elements, of which they must be multiples.
+// Rows of operands, and of the transposed result, are read and written in pieces of so many elements, of which they must be multiples.
 inline constexpr int kQuantizePiece = 8;
 
+// What is quantized:
+//   plain           x
+//   gated           row_scale activation(gate) up, where (gate, up) are both halves of the columns of sums
+//   gated_gradient  the gradient of the sums, where x is that of the gated results
+enum class QuantizeForm : int32_t { plain, gated, gated_gradient };
+inline constexpr int kQuantizeForms = 3;
+
 struct QuantizeParameters {
-  const void* x;         // matrices of source_rows x cols
-  const int32_t* index;  // the row of x that becomes each row of the results, or zeros where there is no such row; null: each row itself
-  void *values, *transposed;  // matrices of rows x cols and of cols x rows; null if not wanted
-  // A scale for each block of a row and 128 columns (of_rows), or of 128 x 128; (block of rows, block of columns) if `values` is wanted,
-  // else transposed.
-  float* scales;
-  int32_t source_rows, rows, cols;
-  DType dtype;  // of the results
-  bool of_rows;
-  float largest, reciprocal;  // the largest number of that type, and its reciprocal
+  const void* x;           // matrices of source_rows x part_cols
+  const void* sums;        // (source_rows, 2 part_cols)
+  const float* row_scale;  // of each row of the sums, or null
+  // The row of the operands that becomes each row, or zeros where there is no such row; and the row of `values` to which it is written.
+  // Null: each row itself.
+  const int32_t *index, *place;
+  void *values, *transposed;  // matrices of value_rows x cols and of cols x rows; null if not wanted
+  float* row_scales;          // of the values: (row, block of 128 columns); null if the values have the scales of blocks
+  float* block_scales;  // of 128 x 128: (block of rows, block of columns) of values that have them, else transposed; null if not wanted
+  float* partials;      // (row of values, block of columns): sums of the gradient times the results before their row's scale, or null
+  int32_t source_rows, rows, value_rows, cols, part_cols;  // cols: 2 part_cols of a gradient, else part_cols
+  DType dtype;                                             // of the results
+  Activation activation;                                   // silu or gelu
+  float reciprocal;                                        // of the largest number of that type
 };
 
 struct QuantizeCall {
-  DType dtype;  // of x
+  DType dtype;  // of the operands
+  QuantizeForm form;
   int64_t matrices;
   QuantizeParameters parameters;
 };

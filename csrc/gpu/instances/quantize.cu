@@ -1,29 +1,37 @@
-// The kernels that quantize, one for each type of their operand, and their host side.
+// The kernels that quantize, one for each form and type of their operands, and their host side.
 #include "gpu/elementwise/quantize.h"
 #include "gpu/host/quantize_launch.h"
 
-#define VBGEMM_DEFINE_KERNEL(name, element)                                               \
-  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::kQuantizeThreads, 2)            \
-      vbgemm_quantize_##name(VBGEMM_PARAMETERS(vbgemm::QuantizeParameters, parameters)) { \
-    VBGEMM_READ_PARAMETERS(vbgemm::QuantizeParameters, parameters);                       \
-    VBGEMM_SHARED(vbgemm::Quantize<element>::Shared, shared);                             \
-    vbgemm::Quantize<element>(parameters, shared).run();                                  \
+#define VBGEMM_DEFINE_KERNEL(form, name, element)                                                                      \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::kQuantizeThreads,                                            \
+                                                  (vbgemm::Quantize<element, vbgemm::QuantizeForm::form>::kMinBlocks)) \
+      vbgemm_quantize_##form##_##name(VBGEMM_PARAMETERS(vbgemm::QuantizeParameters, parameters)) {                     \
+    using Kernel = vbgemm::Quantize<element, vbgemm::QuantizeForm::form>;                                              \
+    VBGEMM_READ_PARAMETERS(vbgemm::QuantizeParameters, parameters);                                                    \
+    VBGEMM_SHARED(Kernel::Shared, shared);                                                                             \
+    Kernel(parameters, shared).run();                                                                                  \
   }
+#define VBGEMM_DEFINE_FORM(form)                         \
+  VBGEMM_DEFINE_KERNEL(form, float32, float)             \
+  VBGEMM_DEFINE_KERNEL(form, bfloat16, vbgemm::BFloat16) \
+  VBGEMM_DEFINE_KERNEL(form, float16, vbgemm::Float16)
 
-VBGEMM_DEFINE_KERNEL(float32, float)
-VBGEMM_DEFINE_KERNEL(bfloat16, vbgemm::BFloat16)
-VBGEMM_DEFINE_KERNEL(float16, vbgemm::Float16)
+VBGEMM_DEFINE_FORM(plain)
+VBGEMM_DEFINE_FORM(gated)
+VBGEMM_DEFINE_FORM(gated_gradient)
 
 namespace vbgemm {
 namespace {
 
-const void* find_quantize(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return reinterpret_cast<const void*>(vbgemm_quantize_float32);
-    case DType::bf16: return reinterpret_cast<const void*>(vbgemm_quantize_bfloat16);
-    case DType::f16: return reinterpret_cast<const void*>(vbgemm_quantize_float16);
-    default: return nullptr;
-  }
+#define VBGEMM_FIND(kForm, name, type) \
+  if (call.form == QuantizeForm::kForm && call.dtype == DType::type) return reinterpret_cast<const void*>(vbgemm_quantize_##kForm##_##name);
+#define VBGEMM_FIND_FORM(kForm) VBGEMM_FIND(kForm, float32, f32) VBGEMM_FIND(kForm, bfloat16, bf16) VBGEMM_FIND(kForm, float16, f16)
+
+const void* find_quantize(const QuantizeCall& call) {
+  VBGEMM_FIND_FORM(plain)
+  VBGEMM_FIND_FORM(gated)
+  VBGEMM_FIND_FORM(gated_gradient)
+  return nullptr;
 }
 
 constexpr int64_t blocks_over(int64_t size) { return (size + kQuantizeBlock - 1) / kQuantizeBlock; }
@@ -31,9 +39,9 @@ constexpr int64_t blocks_over(int64_t size) { return (size + kQuantizeBlock - 1)
 }  // namespace
 
 Error quantize(const QuantizeCall& call, Stream stream) {
-  const void* const kernel = find_quantize(call.dtype);
+  const void* const kernel = find_quantize(call);
   QuantizeParameters parameters = call.parameters;
-  const int64_t blocks = call.matrices * blocks_over(parameters.rows) * blocks_over(parameters.cols);
+  const int64_t blocks = call.matrices * blocks_over(parameters.rows) * blocks_over(parameters.part_cols);
   if (!kernel || blocks > max_blocks(kQuantizeThreads)) return kInvalidValue;
   return blocks ? launch_kernel(kernel, static_cast<uint32_t>(blocks), kQuantizeThreads, 0, &parameters, stream) : kSuccess;
 }

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.arguments import as_array, shown
-from jax_vbgemm._src.epilogue import activated
 from jax_vbgemm._src.moe.routing import Routing, dispatched, factors_of_rows, summed
-from jax_vbgemm._src.ragged.aligned_groups import Factor, aligned_groups, quantized_contraction
+from jax_vbgemm._src.ragged.aligned_groups import aligned_groups, quantized_contraction
 from jax_vbgemm._src.ragged.api import ragged_dot
 from jax_vbgemm._src.ragged.general import ragged_dot_general
 from jax_vbgemm._src.ragged.primitive import SCALED
+from jax_vbgemm._src.scaled.blocks import Rounded, gated, quantized
 from jax_vbgemm._src.scaled.quantize import quantize
 from jax_vbgemm._src.scaled.scaled import Scaled
 
@@ -23,7 +23,6 @@ FORWARD = "float8_e4m3fn"
 COTANGENTS: tuple[str, ...] = ("float8_e5m2", FORWARD)
 WGRAD: tuple[str, ...] = ("float8", "wide")
 _OF_WEIGHTS = (SCALED, SCALED)
-_OF_ROWS = (1, SCALED)
 _CONTRACTION = jax.lax.RaggedDotDimensionNumbers((([0], [0]), ([], [])), [0], [])
 
 
@@ -105,11 +104,44 @@ class _Form(NamedTuple):
     dtype: Any
     implementation: str | None
 
-    def dot(self, lhs: Scaled, rhs: Scaled, sizes: jax.Array, dtype: Any, **options: Any) -> jax.Array:
+    def dot(self, lhs: Rounded, rhs: Scaled, routing: Routing, dtype: Any, **options: Any) -> jax.Array:
         return ragged_dot(
-            lhs, rhs, sizes, transpose_rhs=True, preferred_element_type=dtype, implementation=self.implementation,
-            **options,
+            Scaled(lhs.values[0], lhs.row_scales[0], (1, SCALED)), rhs, routing.group_sizes, transpose_rhs=True,
+            preferred_element_type=dtype, implementation=self.implementation, **options,
         )  # fmt: skip
+
+
+class _Places(NamedTuple):
+    """Where rows are in aligned groups: the groups' sizes, and at each place the row and its token, or -1."""
+
+    sizes: jax.Array
+    rows: jax.Array
+    tokens: jax.Array
+
+
+def _places(form: _Form, routing: Routing) -> _Places | None:
+    """None where gradients of weights are not in 8 bits."""
+    if form.wgrad != "float8":
+        return None
+    sizes, rows = aligned_groups(routing.group_sizes, len(routing.rows))
+    return _Places(sizes, rows, jnp.where(rows < 0, -1, routing.rows[rows]))
+
+
+def _tokens_8(x: jax.Array, kind: str, routing: Routing, places: _Places | None) -> Rounded:
+    """The token of each row, in 8 bits: rounded as often as it is chosen, which takes no longer than moving it."""
+    if places is None:
+        return quantized(kind, x=x[None], index=routing.rows, of_rows=True)
+    return quantized(
+        kind, x=x[None], index=places.tokens, place=places.rows, value_rows=len(routing.rows), of_rows=True,
+        in_columns=True,
+    )  # fmt: skip
+
+
+def _rows_8(kind: str, places: _Places | None, rows: int, **gate: Any) -> Rounded:
+    """Rows that a gate computes, in 8 bits."""
+    if places is None:
+        return quantized(kind, of_rows=True, **gate)
+    return quantized(kind, index=places.rows, place=places.rows, value_rows=rows, of_rows=True, in_columns=True, **gate)
 
 
 def _of_tokens(form: _Form, rows: jax.Array, routing: Routing) -> jax.Array:
@@ -122,79 +154,79 @@ def _mlp(
     form: _Form, x: jax.Array, gate_up: jax.Array, down: jax.Array, experts: QuantizedExperts, routing: Routing,
     scale: jax.Array,
 ) -> jax.Array:  # fmt: skip
-    features = gate_up.shape[-1] // 2
+    features, tokens = gate_up.shape[-1] // 2, _tokens_8(x, FORWARD, routing, None)
     if features % SCALED:  # a block of columns has some of both halves
-        return _forward(form, x, gate_up, down, experts, routing, scale)[0]
-    hidden = form.dot(
-        quantize(x, block=_OF_ROWS), experts.gate_up, routing.group_sizes, x.dtype,
-        gather=(routing.rows, routing.slots), gated=True, activation=form.activation, row_scale=scale,
-    )  # fmt: skip
-    rows = form.dot(quantize(hidden, block=_OF_ROWS), experts.down, routing.group_sizes, x.dtype)
-    return _of_tokens(form, rows, routing)
-
-
-def _hidden(form: _Form, sums: jax.Array, scale: jax.Array) -> jax.Array:
-    return scale[:, None] * activated(sums.astype(np.float32), form.activation, halves=True)
+        sums = form.dot(tokens, experts.gate_up, routing, x.dtype)
+        hidden = _rows_8(
+            FORWARD, None, len(sums), form="gated", activation=form.activation, sums=sums[None], row_scale=scale
+        )
+    else:
+        of_gate: dict[str, Any] = {"gated": True, "activation": form.activation, "row_scale": scale}
+        hidden = quantized(
+            FORWARD, x=form.dot(tokens, experts.gate_up, routing, x.dtype, **of_gate)[None], of_rows=True
+        )
+    return _of_tokens(form, form.dot(hidden, experts.down, routing, x.dtype), routing)
 
 
 def _forward(
     form: _Form, x: jax.Array, gate_up: jax.Array, down: jax.Array, experts: QuantizedExperts, routing: Routing,
     scale: jax.Array,
 ) -> tuple[jax.Array, Any]:  # fmt: skip
-    sums = form.dot(
-        quantize(x, block=_OF_ROWS), experts.gate_up, routing.group_sizes, x.dtype, gather=(routing.rows, routing.slots)
+    places = _places(form, routing)
+    tokens = _tokens_8(x, FORWARD, routing, places)
+    sums = form.dot(tokens, experts.gate_up, routing, x.dtype)
+    hidden = _rows_8(
+        FORWARD, places, len(sums), form="gated", activation=form.activation, sums=sums[None], row_scale=scale
     )
-    hidden = quantize(_hidden(form, sums, scale).astype(x.dtype), block=_OF_ROWS)
-    rows = form.dot(hidden, experts.down, routing.group_sizes, x.dtype)
-    return _of_tokens(form, rows, routing), (x, gate_up, down, experts, routing, scale, sums)
+    result = _of_tokens(form, form.dot(hidden, experts.down, routing, x.dtype), routing)
+    # Gradients of weights in 8 bits need no more of the tokens and of the hidden features than their transposes.
+    kept = x if places is None else [_transposed(factor) for factor in (tokens, hidden)]
+    return result, (kept, gate_up, down, experts, routing, scale, sums, places)
+
+
+def _transposed(factor: Rounded) -> Rounded:
+    return factor._replace(values=None, row_scales=None)
 
 
 def _backward(form: _Form, residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
-    x, *_, experts, routing, scale, sums = residuals
-    kind, sizes = form.cotangents, routing.group_sizes
-    cotangent = cotangent.astype(x.dtype)
-    of_hidden = form.dot(
-        quantize(cotangent, kind, _OF_ROWS), experts.down_back, sizes, x.dtype, gather=(routing.rows, routing.slots)
+    kept, gate_up, down, experts, routing, scale, sums, places = residuals
+    kind, dtype, rows = form.cotangents, sums.dtype, len(sums)
+    cotangent = cotangent.astype(dtype)
+    of_results = _tokens_8(cotangent, kind, routing, places)
+    of_hidden = form.dot(of_results, experts.down_back, routing, dtype)
+    if places is not None:
+        of_sums = _rows_8(
+            kind, places, rows, form="gated_gradient", activation=form.activation, x=of_hidden[None], sums=sums[None],
+            row_scale=scale,
+        )  # fmt: skip
+        of_scale = jnp.where(jnp.arange(rows) < places.sizes.sum(), of_sums.partials.sum(axis=1), 0)
+        pairs = zip(kept, (of_sums, of_results), (gate_up, down), strict=True)
+        of_weights = [
+            quantized_contraction(
+                lhs, rhs, places.sizes, jnp.bfloat16 if weights.dtype == jnp.bfloat16 else np.float32,
+                form.implementation,
+            )
+            for lhs, rhs, weights in pairs
+        ]  # fmt: skip
+    else:
+        hidden, back = jax.vjp(partial(gated, activation=form.activation), sums, scale)
+        wide, of_scale = back(of_hidden.astype(hidden.dtype))
+        of_sums = quantized(kind, x=wide[None], of_rows=True)
+        rows_of_weights = [
+            (dispatched(kept, routing), wide, gate_up), (hidden.astype(dtype), dispatched(cotangent, routing), down)
+        ]  # fmt: skip
+        of_weights = [
+            ragged_dot_general(
+                lhs, rhs, routing.group_sizes, _CONTRACTION, implementation=form.implementation,
+                preferred_element_type=weights.dtype if weights.dtype == np.float32 else None,
+            )
+            for lhs, rhs, weights in rows_of_weights
+        ]  # fmt: skip
+    of_rows = form.dot(of_sums, experts.gate_up_back, routing, dtype)
+    of_gate_up, of_down = (
+        gradient.astype(weights.dtype) for gradient, weights in zip(of_weights, (gate_up, down), strict=True)
     )
-    hidden, back = jax.vjp(partial(_hidden, form), sums, scale)
-    of_sums, of_scale = back(of_hidden.astype(hidden.dtype))
-    hidden, of_sums = hidden.astype(x.dtype), of_sums.astype(x.dtype)
-    of_rows = form.dot(quantize(of_sums, kind, _OF_ROWS), experts.gate_up_back, sizes, x.dtype)
-    of_weights = _of_weights_8 if form.wgrad == "float8" else _of_weights
-    return summed(of_rows, routing), *of_weights(form, residuals, cotangent, hidden, of_sums), None, None, of_scale
-
-
-def _of_weights_8(
-    form: _Form, residuals: Any, cotangent: jax.Array, hidden: jax.Array, of_sums: jax.Array
-) -> list[jax.Array]:
-    x, gate_up, down, _, routing, *_ = residuals
-    sizes, rows = aligned_groups(routing.group_sizes, len(hidden))
-    tokens = jnp.where(rows < 0, rows, routing.rows[rows])
-    pairs = [
-        (Factor(x, FORWARD, tokens), Factor(of_sums, form.cotangents, rows), gate_up),
-        (Factor(hidden, FORWARD, rows), Factor(cotangent, form.cotangents, tokens), down),
-    ]
-    return [
-        quantized_contraction(
-            lhs, rhs, sizes, jnp.bfloat16 if weights.dtype == jnp.bfloat16 else np.float32, form.implementation
-        ).astype(weights.dtype)
-        for lhs, rhs, weights in pairs
-    ]
-
-
-def _of_weights(
-    form: _Form, residuals: Any, cotangent: jax.Array, hidden: jax.Array, of_sums: jax.Array
-) -> list[jax.Array]:
-    x, gate_up, down, _, routing, *_ = residuals
-    pairs = [(dispatched(x, routing), of_sums, gate_up), (hidden, dispatched(cotangent, routing), down)]
-    return [
-        ragged_dot_general(
-            lhs, rhs, routing.group_sizes, _CONTRACTION,
-            preferred_element_type=weights.dtype if weights.dtype == np.float32 else None,
-            implementation=form.implementation,
-        ).astype(weights.dtype)
-        for lhs, rhs, weights in pairs
-    ]  # fmt: skip
+    return summed(of_rows, routing), of_gate_up, of_down, None, None, of_scale
 
 
 _mlp.defvjp(_forward, _backward)

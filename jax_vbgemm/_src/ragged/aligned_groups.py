@@ -16,7 +16,7 @@ from jax import lax
 from jax_vbgemm._src.ragged.primitive import SCALED, Ragged, bind
 from jax_vbgemm._src.ragged.reference import rows_of_groups
 from jax_vbgemm._src.ragged.segments import segment_of
-from jax_vbgemm._src.scaled import blocks
+from jax_vbgemm._src.scaled.blocks import Rounded
 
 
 class AlignedGroups(NamedTuple):
@@ -41,28 +41,18 @@ def aligned_groups(group_sizes: jax.Array, m: int) -> AlignedGroups:
     return AlignedGroups(sizes, jnp.where((group < groups) & (row < end[known]), row, -1))
 
 
-class Factor(NamedTuple):
-    """Rows x (rows, columns), the 8-bit dtype to which they are rounded, and which of them are at which place."""
-
-    x: jax.Array
-    kind: str
-    rows: jax.Array
-
-
 def quantized_contraction(
-    lhs: Factor, rhs: Factor, sizes: jax.Array, dtype: Any, implementation: str | None
+    lhs: Rounded, rhs: Rounded, sizes: jax.Array, dtype: Any, implementation: str | None
 ) -> jax.Array:
     """The sum over each group of lhs[i]^T rhs[i]: (groups, lhs columns, rhs columns) in bfloat16 or float32.
 
-    Both factors are rounded to 8 bits, with a scale for each SCALED x SCALED.
+    Both factors are transposed (`jax_vbgemm._src.scaled.blocks`), their rows in aligned groups of these sizes.
     """
-    factors = []
-    for factor in (lhs, rhs):
-        values, scales = blocks.quantized(factor.x[None], factor.kind, factor.rows, in_rows=False, in_columns=True)
-        factors.append((values[0], scales[0]))
-    (a, a_scale), (b, b_scale) = factors
     form = Ragged(
         np.dtype(dtype), len(sizes), contraction=True, transpose_rhs=True, extras=("lhs_scale", "rhs_scale"),
         implementation=implementation,
     )  # fmt: skip
-    return bind([a, b, sizes, a_scale, b_scale], form)
+    values, scales = (
+        [getattr(x, name)[0] for x in (lhs, rhs)] for name in ("transposed", "block_scales")
+    )  # without the dimension of matrices
+    return bind([*values, sizes, *scales], form)

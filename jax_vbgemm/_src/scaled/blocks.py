@@ -1,13 +1,14 @@
 """Numbers in blocks with scales: the definition in jnp, and a primitive that is one kernel on a GPU.
 
 XLA reads its operand once for the scales and again for the values, and once more for their transpose, which products
-along the other dimension need: 8-bit tensor cores read operands along K alone. The kernel reads it once.
+along the other dimension need: 8-bit tensor cores read operands along K alone. The kernel reads it once, and what a
+gate makes of it is never written to memory.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jax.extend import core as jex_core
 
 from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.elementwise import array_kernels
+from jax_vbgemm._src.epilogue import activated, activation_number
 from jax_vbgemm._src.scaled.scaled import merged, split
 
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
@@ -61,55 +63,170 @@ def has_kernel(x: jax.Array, kind: str, block: tuple[int, ...]) -> bool:
     return kind != "int8" and (of_rows or of_matrices) and compat.is_static(x.shape) and x.size > 0
 
 
-def quantized(
-    x: jax.Array, kind: str, index: jax.Array | None = None, *, of_rows: bool = False, in_rows: bool = True,
-    in_columns: bool = False,
-) -> list[jax.Array]:  # fmt: skip
-    """The 8-bit floats of matrices x (matrices, source rows, columns) in blocks of SIDE x SIDE, or of a row and SIDE
-    columns: values (matrices, rows, columns) if they are wanted in rows, their transpose if it is wanted, and the
-    scales, transposed if only that is wanted.
+FORMS = ("plain", "gated", "gated_gradient")
+"""What is quantized, in the order of QuantizeForm (csrc/gpu/host/quantize_launch.h)."""
+OPERANDS = ("x", "sums", "index", "place", "row_scale")
+"""The operands of the custom call, in order."""
+GATES = ("silu", "gelu")
+"""The activations of gates that the kernel has."""
 
-    index: int32 (rows,), the row of x that becomes each row, or -1 for zeros; by default each row itself.
+
+class Rounded(NamedTuple):
+    """8-bit floats and their scales; what was not asked for is None.
+
+    Attributes:
+      values: (matrices, rows, columns).
+      transposed: (matrices, columns, rows).
+      row_scales: (matrices, rows, blocks of columns), of values in blocks of a row and SIDE columns.
+      block_scales: in blocks of SIDE x SIDE: (matrices, blocks of rows, blocks of columns) of values that have no
+        row_scales; otherwise of the transpose, (matrices, blocks of columns, blocks of rows).
+      partials: (rows of values, blocks of columns), of a gate's gradient.
     """
-    wide = x.astype(np.float32) if x.dtype == np.float64 else x
-    operands = [wide] if index is None else compat.unite_varying([index, wide])
-    lines = [x.shape[-1], *([operands[0].shape[-2 if index is None else 0]] if in_columns else [])]
-    in_pieces = all(line % _PIECE == 0 for line in lines) and not any(map(compat.explicit_axes, operands))
-    form = quantize_p.bind if in_pieces else _xla_form
-    results: list[jax.Array] = form(*operands, kind=kind, of_rows=of_rows, in_rows=in_rows, in_columns=in_columns)
-    return results
+
+    values: Any
+    transposed: Any
+    row_scales: Any
+    block_scales: Any
+    partials: Any
 
 
-def _xla_form(*operands: jax.Array, kind: str, of_rows: bool, in_rows: bool, in_columns: bool) -> list[jax.Array]:
-    *index, x = operands
-    if index:
-        x = x.at[:, jnp.where(index[0] < 0, x.shape[1], index[0])].get(mode="fill", fill_value=0)
-    block = (1, 1 if of_rows else SIDE, SIDE)
-    scales = scales_of(x, kind, block)
-    values = values_of(x, kind, block, scales)
-    return [*([values] if in_rows else []), *([values.mT] if in_columns else []), scales if in_rows else scales.mT]
+class Quantization(NamedTuple):
+    """What is quantized and what is wanted; given: the operands, in order.
+
+    A gate's results are row_scale activation(gate) up, in sums' dtype, where (gate, up) are both halves of the columns
+    of sums. Of the gradient of the sums, x is that of these results; its partials are the sums over SIDE columns of x
+    activation(gate) up.
+
+    Rows are those of the operands that `index` names, zeros for -1, and `place` names the row of values that each
+    becomes, none for -1. Values of rows that no place names are undefined.
+    """
+
+    kind: str
+    given: tuple[str, ...]
+    form: str = FORMS[0]
+    activation: str | None = None
+    of_rows: bool = False
+    in_rows: bool = True
+    in_columns: bool = False
+    value_rows: int | None = None
+
+    @property
+    def wanted(self) -> Rounded:
+        """Which results there are."""
+        of_rows = self.in_rows and self.of_rows
+        has_blocks = self.in_columns or not of_rows
+        return Rounded(self.in_rows, self.in_columns, of_rows, has_blocks, self.form == "gated_gradient")
 
 
-def _kernel_form(*operands: jax.Array, kind: str, of_rows: bool, in_rows: bool, in_columns: bool) -> list[jax.Array]:
-    *index, x = operands
-    wanted = [in_rows, in_columns, True]
-    shapes = jax.eval_shape(
-        partial(_xla_form, kind=kind, of_rows=of_rows, in_rows=in_rows, in_columns=in_columns), *operands
+def quantized(
+    kind: str, *, form: str = FORMS[0], activation: str | None = None, of_rows: bool = False, in_rows: bool = True,
+    in_columns: bool = False, value_rows: int | None = None, **operands: jax.Array | None,
+) -> Rounded:  # fmt: skip
+    """Quantizes operands by name (`Quantization`): x (matrices, rows, columns), or of gates sums (1, rows, 2 columns),
+    index and place (rows,), row_scale (rows,)."""
+    given = {name: value for name, value in operands.items() if value is not None}
+    for name, value in given.items():
+        if name in ("index", "place"):
+            given[name] = value.astype(np.int32)
+        elif value.dtype == np.float64:
+            given[name] = value.astype(np.float32)
+    # The last one is an array whose dtype the kernel has (array_kernels.define).
+    names = tuple(sorted(given, key=lambda name: name in ("x", "sums")))
+    ordered = [given[name] for name in names]
+    if any(compat.varies(operand) for operand in ordered):
+        ordered = list(compat.unite_varying(ordered))
+    how = Quantization(kind, names, form, activation, of_rows, in_rows, in_columns, value_rows)
+    shapes = {name: value.shape for name, value in zip(names, ordered, strict=True)}
+    columns = shapes["x"][-1] if "x" in shapes else shapes["sums"][-1] // 2
+    rows = shapes["index"][0] if "index" in shapes else shapes["x" if "x" in shapes else "sums"][-2]
+    fits = columns % (SIDE if form == "gated_gradient" else _PIECE) == 0 and not (in_columns and rows % _PIECE)
+    has_gate = form == "plain" or activation in GATES
+    plain = not any(map(compat.explicit_axes, ordered))
+    found = iter((quantize_p.bind if fits and has_gate and plain else _xla_form)(*ordered, how=how))
+    return Rounded(*(next(found) if yes else None for yes in how.wanted))
+
+
+def gated(sums: jax.Array, row_scale: jax.Array | None, activation: str | None) -> jax.Array:
+    """row_scale activation(gate) up, of both halves of the columns, in float32."""
+    value = activated(sums.astype(np.float32), activation, halves=True)
+    return value if row_scale is None else row_scale[..., None] * value
+
+
+def _xla_form(*operands: jax.Array, how: Quantization) -> list[jax.Array]:
+    given = dict(zip(how.given, operands, strict=True))
+    index, place = given.get("index"), given.get("place")
+
+    def rows_of(x: jax.Array | None) -> jax.Array | None:
+        if x is None or index is None:
+            return x
+        axis = -2 if x.ndim == 3 else -1
+        there = jnp.where(index < 0, x.shape[axis], index)
+        return jnp.take(x, there, axis=axis, mode="fill", fill_value=0)
+
+    def placed(x: jax.Array) -> jax.Array:
+        if place is None:
+            return x
+        count = how.value_rows
+        empty = jnp.zeros((*x.shape[:-2], count, x.shape[-1]), x.dtype)
+        return empty.at[..., jnp.where(place < 0, count, place), :].set(x, mode="drop")
+
+    x, sums, scale = (rows_of(given.get(name)) for name in ("x", "sums", "row_scale"))
+    scale = None if scale is None else scale[None]  # of one matrix
+    partials = None
+    if how.form == "gated":
+        x = gated(sums, scale, how.activation).astype(sums.dtype)
+    elif how.form == "gated_gradient":
+        wide = x.astype(np.float32)
+        value, back = jax.vjp(lambda sums: gated(sums, None, how.activation), sums)
+        (x,) = back(wide if scale is None else scale[..., None] * wide)
+        partials = placed(split((wide * value)[0], (1, SIDE)).sum(axis=(1, 3)))
+    row_block, square = (1, 1, SIDE), (1, SIDE, SIDE)
+    wanted, kind = how.wanted, how.kind
+    row_scales = scales_of(x, kind, row_block) if wanted.row_scales else None
+    block_scales = scales_of(x, kind, square) if wanted.block_scales else None
+    values = transposed = None
+    if wanted.values:
+        of_rows = (row_block, row_scales) if wanted.row_scales else (square, block_scales)
+        values = placed(values_of(x, kind, *of_rows))
+    if wanted.transposed:
+        transposed = values_of(x, kind, square, block_scales).mT
+    as_values = wanted.values and not wanted.row_scales
+    results = Rounded(
+        values,
+        transposed,
+        placed(row_scales) if wanted.row_scales else None,
+        block_scales if block_scales is None or as_values else block_scales.mT,
+        partials,
     )
-    given = iter(shapes)
-    results = [next(given) if yes else jax.ShapeDtypeStruct((0,), np.dtype(kind)) for yes in wanted]
-    rows = index[0] if index else jnp.zeros((0,), np.int32)
-    found = jax.ffi.ffi_call(backends.QUANTIZE_TARGET_NAME, results)(x, rows, of_rows=np.bool_(of_rows))
-    return [result for result, yes in zip(found, wanted, strict=True) if yes]
+    return [result for result in results if result is not None]
+
+
+def _kernel_form(*operands: jax.Array, how: Quantization) -> list[jax.Array]:
+    given = dict(zip(how.given, operands, strict=True))
+    shapes = iter(jax.eval_shape(partial(_xla_form, how=how), *operands))
+    dtypes = Rounded(how.kind, how.kind, np.float32, np.float32, np.float32)
+    results = [
+        next(shapes) if yes else jax.ShapeDtypeStruct((0,), dtype)
+        for yes, dtype in zip(how.wanted, dtypes, strict=True)
+    ]
+    absent = {"x": operands[-1].dtype, "sums": operands[-1].dtype, "row_scale": np.float32}
+    buffers = [given[name] if name in given else jnp.zeros((0,), absent.get(name, np.int32)) for name in OPERANDS]
+    found = jax.ffi.ffi_call(backends.QUANTIZE_TARGET_NAME, results)(
+        *buffers,
+        form=np.int64(FORMS.index(how.form)),
+        activation=np.int64(activation_number(how.activation)),
+        of_rows=np.bool_(how.of_rows),
+    )
+    return [result for result, yes in zip(found, how.wanted, strict=True) if yes]
 
 
 quantize_p = jex_core.Primitive("quantize")
 
 
 @quantize_p.def_abstract_eval
-def _abstract_eval(*operands: Any, **params: Any) -> list[Any]:
+def _abstract_eval(*operands: Any, how: Quantization) -> list[Any]:
     plain = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands]
-    results = jax.eval_shape(partial(_xla_form, **params), *plain)
+    results = jax.eval_shape(partial(_xla_form, how=how), *plain)
     return [compat.shaped_array(result.shape, result.dtype, operands) for result in results]
 
 

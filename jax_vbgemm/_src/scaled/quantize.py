@@ -61,8 +61,9 @@ def quantize(x: Any, dtype: Any = "float8_e4m3fn", block: tuple[int, ...] = (1, 
         if blocks.has_kernel(x, kind, whole):
             of_rows = whole[-2:-1] in ((), (1,))
             matrices = x.reshape((1, -1, x.shape[-1]) if of_rows else (-1, *x.shape[-2:]))
-            values, found = blocks.quantized(matrices, kind, of_rows=of_rows)
-            return Scaled(values.reshape(x.shape), found.reshape(blocks_in(x.shape, whole)), short)
+            found = blocks.quantized(kind, x=matrices, of_rows=of_rows)
+            scales = found.row_scales if of_rows else found.block_scales
+            return Scaled(found.values.reshape(x.shape), scales.reshape(blocks_in(x.shape, whole)), short)
         scales = blocks.scales_of(x, kind, whole)
     else:
         scales = as_array(name, "scales", scales)
