@@ -8,23 +8,26 @@ namespace vbgemm {
 
 template <class T, QuantizeForm kForm>
 class Quantize {
-  static constexpr int kSide = kQuantizeBlock, kEach = kQuantizeEach, kAcross = kSide / kEach;
+  static constexpr int kSide = kQuantizeBlock, kRows = kThreadRows, kCols = kThreadCols, kDown = kSide / kRows;
   using Operand = QuantizeOperand<T, kForm>;
   using Elements = typename Operand::Elements;
 
  public:
   static constexpr int kMinBlocks = Operand::kMinBlocks;
   struct Shared {
-    uint32_t magnitude[kAcross];
-    uint64_t transposed[kSide][kAcross];  // of a column of the block, 8 rows in a word
+    QuantizeRows rows;
+    uint32_t magnitude[kDown];
+    alignas(8) uint32_t transposed[kSide][kDown];  // of a column of the block, 4 rows in a word
   };
 
   __device__ Quantize(const QuantizeParameters& parameters, Shared& shared) : p_(parameters), shared_(shared), at_(parameters) {}
 
   __device__ __forceinline__ void run() {
     await_previous_kernel();
+    at_.find_rows(p_, shared_.rows);
+    block_barrier();
     Elements x[Operand::kParts];
-    Operand::read(p_, at_, x);
+    Operand::read(p_, at_, shared_.rows, x);
 #pragma unroll
     for (int part = 0; part < Operand::kParts; ++part) {
       if (part > 0) block_barrier();  // all threads have read the last part's shared memory
@@ -41,10 +44,10 @@ class Quantize {
   // Of the columns from `left` on.
   template <DType kDType>
   __device__ void quantize(const Elements& x, int left) {
-    float factor[kEach], of_block = 1;  // the reciprocal of the scale of each row, and of the block's
-    uint32_t magnitude[kEach];
+    float factor[kRows], of_block = 1;  // the reciprocal of the scale of each row, and of the block's
+    uint32_t magnitude[kRows];
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) magnitude[i] = x.largest(i);
+    for (int i = 0; i < kRows; ++i) magnitude[i] = x.largest(i);
     if (p_.block_scales) {
       of_block = factor_of_block(magnitude, left);
 #pragma unroll
@@ -55,10 +58,10 @@ class Quantize {
     if (p_.transposed) write_columns<kDType>(x, of_block, left);
   }
 
-  __device__ void find_row_scales(const uint32_t (&magnitude)[kEach], int left, float (&factor)[kEach]) const {
+  __device__ void find_row_scales(const uint32_t (&magnitude)[kRows], int left, float (&factor)[kRows]) const {
     const int blocks = blocks_over(p_.cols), block = left / kSide + at_.col_block;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
+    for (int i = 0; i < kRows; ++i) {
       const float scale = scale_of(largest_across(magnitude[i]));
       factor[i] = 1 / scale;
       const int64_t row = value_row(i);
@@ -66,7 +69,7 @@ class Quantize {
     }
   }
 
-  __device__ float factor_of_block(const uint32_t (&magnitude)[kEach], int left) {
+  __device__ float factor_of_block(const uint32_t (&magnitude)[kRows], int left) {
     uint32_t largest = 0;
 #pragma unroll
     for (const uint32_t each : magnitude) largest = larger(largest, each);
@@ -116,31 +119,23 @@ class Quantize {
     narrow(x, first), narrow(y, second);
     return first.bits | static_cast<uint32_t>(second.bits) << 8;
   }
-  __device__ static uint64_t word(const uint32_t (&pairs)[kEach / 2]) {
-    const uint32_t low = pairs[0] | pairs[1] << 16, high = pairs[2] | pairs[3] << 16;
-    return low | static_cast<uint64_t>(high) << 32;
-  }
-
   // The row of `values`, among those of all matrices, that the thread's i-th row becomes, or -1.
   __device__ int64_t value_row(int i) const {
-    const int row = at_.row + i;
-    if (row >= p_.rows) return -1;
-    const int place = p_.place ? p_.place[row] : row;
-    return static_cast<uint32_t>(place) < static_cast<uint32_t>(p_.value_rows) ? int64_t{at_.matrix} * p_.value_rows + place : -1;
+    const int place = shared_.rows.place[at_.down * kRows + i];
+    return place < 0 ? -1 : int64_t{at_.matrix} * p_.value_rows + place;
   }
 
   template <DType kDType>
-  __device__ void write_rows(const Elements& x, const float (&factor)[kEach], int left) const {
+  __device__ void write_rows(const Elements& x, const float (&factor)[kRows], int left) const {
     if (at_.col >= p_.part_cols) return;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
+    for (int i = 0; i < kRows; ++i) {
       const int64_t row = value_row(i);
       if (row < 0) continue;
-      uint32_t pairs[kEach / 2];
+      uint32_t bytes[2] = {};
 #pragma unroll
-      for (int j = 0; j < kEach; j += 2) pairs[j / 2] = narrowed<kDType>(x(i, j), x(i, j + 1), factor[i]);
-      const uint64_t bytes = word(pairs);
-      store_bytes<8>(static_cast<char*>(p_.values) + row * p_.cols + left + at_.col, &bytes);
+      for (int j = 0; j < kCols; j += 2) bytes[j / 4] |= narrowed<kDType>(x(i, j), x(i, j + 1), factor[i]) << j % 4 * 8;
+      store_bytes<8>(static_cast<char*>(p_.values) + row * p_.cols + left + at_.col, bytes);
     }
   }
 
@@ -148,20 +143,18 @@ class Quantize {
   template <DType kDType>
   __device__ void write_columns(const Elements& x, float factor, int left) {
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      uint32_t pairs[kEach / 2];
-#pragma unroll
-      for (int i = 0; i < kEach; i += 2) pairs[i / 2] = narrowed<kDType>(x(i, j), x(i + 1, j), factor);
-      shared_.transposed[at_.across * kEach + j][at_.down ^ at_.across] = word(pairs);
+    for (int j = 0; j < kCols; ++j) {
+      const uint32_t low = narrowed<kDType>(x(0, j), x(1, j), factor), high = narrowed<kDType>(x(2, j), x(3, j), factor);
+      shared_.transposed[at_.across * kCols + j][at_.down ^ (2 * at_.across)] = low | high << 16;
     }
     block_barrier();
-    const int row = at_.row_block * kSide + at_.across * kEach;  // here `across` counts the words of a column
+    const int row = at_.row_block * kSide + at_.across * 8;  // here `across` counts pairs of words of a column
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int inside = i * kAcross + at_.down, col = at_.col_block * kSide + inside;
+    for (int inside = at_.down; inside < kSide; inside += kDown) {
+      const int col = at_.col_block * kSide + inside;
       if (row >= p_.rows || col >= p_.part_cols) return;
-      const uint64_t bytes = shared_.transposed[inside][at_.across ^ (inside / kEach)];
-      store_bytes<8>(static_cast<char*>(p_.transposed) + (int64_t{at_.matrix} * p_.cols + left + col) * p_.rows + row, &bytes);
+      const uint32_t* const words = &shared_.transposed[inside][2 * (at_.across ^ (inside / kCols))];
+      store_bytes<8>(static_cast<char*>(p_.transposed) + (int64_t{at_.matrix} * p_.cols + left + col) * p_.rows + row, words);
     }
   }
 

@@ -7,25 +7,46 @@
 
 namespace vbgemm {
 
-// A thread holds 8 x 8 elements of a block: 16 threads span its columns, and 16 its rows.
-inline constexpr int kQuantizeEach = 8;
-static_assert(kQuantizeBlock / kQuantizeEach * (kQuantizeBlock / kQuantizeEach) == kQuantizeThreads);
+// A thread holds 4 x 8 elements of a block: 16 threads span its columns, and 32 its rows. With more elements a multiprocessor would have
+// room for too few threads to hide the latency of loads, and of a gate's arithmetic.
+inline constexpr int kThreadRows = 4, kThreadCols = 8, kQuantizeAcross = kQuantizeBlock / kThreadCols;
+static_assert(kQuantizeBlock / kThreadRows * kQuantizeAcross == kQuantizeThreads);
+
+// The row of the operands and the row of `values` of each row of a block, or -1.
+struct QuantizeRows {
+  int source[kQuantizeBlock], place[kQuantizeBlock];
+};
 
 // Where a CTA's block and a thread's elements lie.
 struct QuantizePlace {
   int matrix, row_block, col_block;
   int across, down;  // of the thread, among those of the block
-  int row, col;      // of the thread's first element
+  int col;           // of the thread's first element
 
   __device__ explicit QuantizePlace(const QuantizeParameters& p) {
-    constexpr int kSide = kQuantizeBlock, kAcross = kSide / kQuantizeEach;
+    constexpr int kSide = kQuantizeBlock, kAcross = kQuantizeAcross;
     const int row_blocks = (p.rows + kSide - 1) / kSide, col_blocks = (p.part_cols + kSide - 1) / kSide;
     const int64_t block = block_index(), lines = block / col_blocks;
     col_block = static_cast<int>(block - lines * col_blocks);
     matrix = static_cast<int>(lines / row_blocks);
     row_block = static_cast<int>(lines - int64_t{matrix} * row_blocks);
     across = thread_index() % kAcross, down = thread_index() / kAcross;
-    row = row_block * kSide + down * kQuantizeEach, col = col_block * kSide + across * kQuantizeEach;
+    col = col_block * kSide + across * kThreadCols;
+  }
+
+  // Finds the rows of the block, which all threads may read after a barrier.
+  __device__ void find_rows(const QuantizeParameters& p, QuantizeRows& rows) const {
+    const auto found = [](const int32_t* index, int row, bool exists, int count) {
+      const int which = exists && index ? index[row] : row;
+      return exists && static_cast<uint32_t>(which) < static_cast<uint32_t>(count) ? which : -1;
+    };
+    const int thread = thread_index(), of_block = thread % kQuantizeBlock, row = row_block * kQuantizeBlock + of_block;
+    const bool exists = row < p.rows;
+    if (thread < kQuantizeBlock) {
+      rows.source[of_block] = found(p.index, row, exists, p.source_rows);
+    } else if (thread < 2 * kQuantizeBlock) {
+      rows.place[of_block] = found(p.place, row, exists, p.value_rows);
+    }
   }
 };
 
@@ -33,8 +54,8 @@ struct QuantizePlace {
 // room for more CTAs.
 template <class T>
 struct QuantizeElements {
-  static constexpr int kEach = kQuantizeEach, kWords = kEach * static_cast<int>(sizeof(T)) / 4, kInWord = kEach / kWords;
-  uint32_t words[kEach][kWords];
+  static constexpr int kWords = kThreadCols * static_cast<int>(sizeof(T)) / 4, kInWord = kThreadCols / kWords;
+  uint32_t words[kThreadRows][kWords];
 
   __device__ static float element(const uint32_t (&words)[kWords], int col) {
     const uint32_t word = words[col / kInWord];
@@ -98,7 +119,7 @@ __device__ inline void read_row(const void* x, bool exists, int64_t row, int64_t
   if (!exists) return;
   const T* const from = static_cast<const T*>(x) + row * cols + col;
 #pragma unroll
-  for (int v = 0; v < kQuantizeEach / kInVector; ++v) load_bytes<16>(&words[4 * v], from + v * kInVector);
+  for (int v = 0; v < kThreadCols / kInVector; ++v) load_bytes<16>(&words[4 * v], from + v * kInVector);
 }
 
 // The value and the slope of silu, or of gelu in its tanh form: x sigmoid(t), where t is x or 2 sqrt(2 / pi) (x + 0.044715 x^3). They are
@@ -117,18 +138,15 @@ __device__ inline GateValue gate_value(Activation activation, float x) {
 // kParts: how many blocks of columns a CTA quantizes.
 template <class T, QuantizeForm kForm>
 struct QuantizeOperand {
-  static constexpr int kEach = kQuantizeEach, kParts = kForm == QuantizeForm::gated_gradient ? 2 : 1;
-  // CTAs on a multiprocessor: as many as leave a thread registers for its elements, with few spills where they are computed.
-  static constexpr int kMinBlocks = (kParts == 1 ? 3 : 2) - (sizeof(T) == 4);
+  static constexpr int kParts = kForm == QuantizeForm::gated_gradient ? 2 : 1;
+  static constexpr int kMinBlocks = kForm == QuantizeForm::plain && sizeof(T) == 2 ? 3 : kParts == 2 && sizeof(T) == 4 ? 1 : 2;  // CTAs on a multiprocessor, without register spills
   using Elements = QuantizeElements<T>;
 
-  __device__ static void read(const QuantizeParameters& p, const QuantizePlace& at, Elements (&x)[kParts]) {
+  __device__ static void read(const QuantizeParameters& p, const QuantizePlace& at, const QuantizeRows& rows, Elements (&x)[kParts]) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int row = at.row + i;
-      const bool inside = row < p.rows && at.col < p.part_cols;
-      const int source = inside && p.index ? p.index[row] : row;
-      const bool exists = inside && static_cast<uint32_t>(source) < static_cast<uint32_t>(p.source_rows);
+    for (int i = 0; i < kThreadRows; ++i) {
+      const int of_block = at.down * kThreadRows + i, source = rows.source[of_block];
+      const bool exists = source >= 0 && at.col < p.part_cols;
       const int64_t from = int64_t{at.matrix} * p.source_rows + source;
       if constexpr (kForm == QuantizeForm::plain) {
         read_row<T>(p.x, exists, from, p.cols, at.col, x[0].words[i]);
@@ -143,7 +161,7 @@ struct QuantizeOperand {
           uint32_t gradient[Elements::kWords];
           read_row<T>(p.x, exists, from, p.part_cols, at.col, gradient);
           const float product = differentiate(p, i, gate, up, gradient, scale, x);
-          if (p.partials) store_partial(p, at, row, product);
+          if (p.partials) store_partial(p, at, rows.place[of_block], product);
         }
       }
     }
@@ -154,7 +172,7 @@ struct QuantizeOperand {
 
   __device__ static void multiply(const QuantizeParameters& p, int i, const Words& gate, const Words& up, float scale, Elements& x) {
 #pragma unroll
-    for (int j = 0; j < kEach; j += 2) {
+    for (int j = 0; j < kThreadCols; j += 2) {
       float value[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
@@ -170,7 +188,7 @@ struct QuantizeOperand {
                                         float scale, Elements (&x)[kParts]) {
     float product = 0;
 #pragma unroll
-    for (int j = 0; j < kEach; j += 2) {
+    for (int j = 0; j < kThreadCols; j += 2) {
       float of_gate[2], of_up[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
@@ -185,11 +203,10 @@ struct QuantizeOperand {
   }
 
   // The sum over a row of the block.
-  __device__ static void store_partial(const QuantizeParameters& p, const QuantizePlace& at, int row, float product) {
+  __device__ static void store_partial(const QuantizeParameters& p, const QuantizePlace& at, int place, float product) {
     add<1>(product), add<2>(product), add<4>(product), add<8>(product);
-    if (at.across > 0 || row >= p.rows) return;
-    const int place = p.place ? p.place[row] : row, blocks = (p.part_cols + kQuantizeBlock - 1) / kQuantizeBlock;
-    if (static_cast<uint32_t>(place) < static_cast<uint32_t>(p.value_rows)) p.partials[int64_t{place} * blocks + at.col_block] = product;
+    const int blocks = (p.part_cols + kQuantizeBlock - 1) / kQuantizeBlock;
+    if (at.across == 0 && place >= 0) p.partials[int64_t{place} * blocks + at.col_block] = product;
   }
   template <int kDistance>
   __device__ static void add(float& x) {

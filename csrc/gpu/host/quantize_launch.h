@@ -5,7 +5,7 @@
 
 namespace vbgemm {
 
-inline constexpr int kQuantizeBlock = 128, kQuantizeThreads = 256;
+inline constexpr int kQuantizeBlock = 128, kQuantizeThreads = 512;
 // Rows of operands, and of the transposed result, are read and written in pieces of so many elements, of which they must be multiples.
 inline constexpr int kQuantizePiece = 8;
 
