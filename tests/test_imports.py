@@ -41,6 +41,7 @@ ROOMS = [
     "_src.blocksparse",
     "_src.irreps",
     "_src.many_devices",
+    "_src.newton_schulz_coefficients",
     "_src.newton_schulz_cost",
     "_src.newton_schulz_norms",
     "_src.newton_schulz",

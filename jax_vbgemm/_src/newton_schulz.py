@@ -20,6 +20,7 @@ from jax_vbgemm._src.matmul.packed import RaggedArray, pack_as
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View, dense, is_view
 from jax_vbgemm._src.mesh_axes import mesh_axes
+from jax_vbgemm._src.newton_schulz_coefficients import MUON_COEFFS, coefficients
 from jax_vbgemm._src.newton_schulz_cost import matrix_seconds, members_alone
 from jax_vbgemm._src.newton_schulz_norms import (
     divisors_of,
@@ -32,9 +33,6 @@ from jax_vbgemm._src.newton_schulz_norms import (
     times,
 )
 from jax_vbgemm._src.structure import path_of
-
-MUON_COEFFS = (3.4445, -4.7750, 2.0315)
-"""Keller Jordan's quintic. It is steep at 0, and singular values end in about [0.7, 1.2] instead of at 1."""
 
 PRECONDITIONINGS = ("frobenius", "spectral", "aol", "schatten")
 
@@ -67,7 +65,11 @@ def newton_schulz(
         batch, and a `View` is the array that it shows. A tree without leaves is returned as it is.
       steps: number of steps, an integer of at least 0; ignored where `coeffs` has a row for each step. It may be traced
         (as by optax.inject_hyperparams): the steps are then a loop of XLA.
-      coeffs: (c0, c1, c2), or an array (steps, 3); numbers or traced. They are rounded to each leaf's dtype first.
+      coeffs: (c0, c1, c2), or an array (steps, 3); numbers or traced. They are rounded to each leaf's dtype first. Or a
+        name: "simple" (Keller Jordan's, the default), "quintic" (You Jiacheng's five), "polar_express" (arXiv
+        2505.16932, with its safety factor) and "cans" (arXiv 2506.10935), both computed for the number of steps, and
+        "aol", the four rows for preconditioning "aol" (arXiv 2512.04632). optax's names "standard" and "dion" are
+        "simple" and "quintic".
       preconditioning: the method that bounds the singular values before the first step. "frobenius" and "spectral"
         divide by that norm + eps; "aol" (arXiv 2512.04632) and "schatten" (arXiv 2506.10935) rescale by the first A.
         Results are those of X / ||X|| as long as ||X||^2 can be held in the accumulator's dtype (up to 1.8e19 in
@@ -89,11 +91,12 @@ def newton_schulz(
       A pytree of the structure, shapes and dtypes of `tree`.
 
     Raises:
-      ValueError: a leaf has rank 0 or 1, coeffs a shape other than (3,) or (n, 3), scale one that is neither () nor
-        (leaves,), steps is negative, preconditioning is unknown, preconditioning is "aol" and symbolic sizes
-        don't determine which is larger, mesh_axis is not an axis of the mesh, or mesh_axis is given and a size is
-        symbolic.
-      TypeError: a leaf is neither floating nor complex, coeffs are complex, or steps is no integer.
+      ValueError: a leaf has rank 0 or 1, coeffs are an unknown name or have a shape other than (3,) or (n, 3), scale has
+        one that is neither () nor (leaves,), steps is negative, preconditioning is unknown, preconditioning is "aol"
+        and symbolic sizes don't determine which is larger, mesh_axis is not an axis of the mesh, or mesh_axis is given
+        and a size is symbolic.
+      TypeError: a leaf is neither floating nor complex, coeffs are complex, or steps is no integer, or is traced where
+        coeffs are a name.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -106,7 +109,12 @@ def newton_schulz(
     # This message and that about the shape of coeffs begin with the words of optax.contrib.muon, which callers know.
     if preconditioning not in PRECONDITIONINGS:
         raise ValueError(f"Unknown preconditioning {preconditioning} (known are {', '.join(PRECONDITIONINGS)})")
-    if not isinstance(coeffs, jax.Array):
+    if isinstance(coeffs, str):
+        steps = _steps(steps)
+        if not isinstance(steps, int):
+            raise TypeError(f"newton_schulz: steps is traced, and coeffs = {coeffs!r} need to know it")
+        coeffs = coefficients(coeffs, steps)
+    elif not isinstance(coeffs, jax.Array):
         coeffs = np.asarray(coeffs)
     if jnp.iscomplexobj(coeffs):
         raise TypeError(f"newton_schulz: coeffs are {coeffs.dtype}: they must be real")

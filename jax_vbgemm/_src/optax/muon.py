@@ -14,24 +14,14 @@ import numpy as np
 import optax
 from optax.contrib import MuonDimensionNumbers, MuonState
 
-from jax_vbgemm._src.newton_schulz import MUON_COEFFS, newton_schulz
+from jax_vbgemm._src.newton_schulz import newton_schulz
+from jax_vbgemm._src.newton_schulz_coefficients import MUON_COEFFS, coefficients
 from jax_vbgemm._src.optax.folding import folded
+from jax_vbgemm._src.optax.hyperparameters import static_integer
 from jax_vbgemm._src.optax.matrices import Matrices
 from jax_vbgemm._src.optax.momenta import momenta
 from jax_vbgemm._src.optax.packed import by_member, is_ragged
 from jax_vbgemm._src.optax.partition import Partition, shape_factor
-
-# "dion": Ahn et al., arXiv 2504.05295; one row for each step.
-_PRESETS: dict[str, Any] = {
-    "standard": MUON_COEFFS,
-    "dion": [
-        (4.0848, -6.8946, 2.9270),
-        (3.9505, -6.3029, 2.6377),
-        (3.7418, -5.5913, 2.3037),
-        (2.8769, -3.1427, 1.2046),
-        (2.8366, -3.0525, 1.2012),
-    ],
-}
 
 
 def scale_by_muon(
@@ -50,7 +40,8 @@ def scale_by_muon(
 ) -> optax.GradientTransformation:
     """optax.contrib.scale_by_muon with three calls for each Newton-Schulz step, for all matrices together.
 
-    Products take `jax.default_matmul_precision`, as optax's do. `weight_dimension_numbers`: a tree of
+    Products take `jax.default_matmul_precision`, as optax's do. `ns_coeffs`: numbers or a name, as for `newton_schulz`;
+    the state holds the numbers. `weight_dimension_numbers`: a tree of
     MuonDimensionNumbers (None: a 2-D leaf) or a callable that returns one; None: all leaves are matrices. `mesh_axis`
     and `mesh` divide the matrices among devices, as in `newton_schulz`.
 
@@ -68,6 +59,10 @@ def scale_by_muon(
       >>> [update.shape for update in updates]
       [(4, 6), (2, 3)]
     """
+
+    if isinstance(ns_coeffs, str):
+        ns_steps = static_integer("scale_by_muon", "ns_steps", ns_steps, 0)
+        ns_coeffs = coefficients(ns_coeffs, ns_steps)
 
     def init(params: Any) -> MuonState:
         coeffs = jnp.asarray(ns_coeffs)
@@ -224,10 +219,6 @@ def muon(
       >>> updates["w"].shape
       (4, 6)
     """
-    if isinstance(ns_coeffs, str):
-        if ns_coeffs not in _PRESETS:
-            raise ValueError(f"Unknown ns_coeff preset string: {ns_coeffs}")
-        ns_coeffs = _PRESETS[ns_coeffs]
     partition = Partition(muon_weight_dimension_numbers, weight_decay_mask)
     parts = (
         scale_by_muon(
