@@ -44,6 +44,7 @@ ROOMS = [
     "_src.newton_schulz_coefficients",
     "_src.newton_schulz_cost",
     "_src.newton_schulz_norms",
+    "_src.newton_schulz_steps",
     "_src.newton_schulz",
     "_src.tools",
     "_src.flax",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,22 +20,12 @@ from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View, dense, is_view
 from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.newton_schulz_coefficients import MUON_COEFFS, coefficients
-from jax_vbgemm._src.newton_schulz_cost import matrix_seconds, members_alone
-from jax_vbgemm._src.newton_schulz_norms import (
-    divisors_of,
-    norm_of,
-    norms_of,
-    packed_norms,
-    rescale_aol,
-    rescale_schatten,
-    small_size,
-    times,
-)
+from jax_vbgemm._src.newton_schulz_cost import matrix_seconds, members_alone, members_by_gram
+from jax_vbgemm._src.newton_schulz_norms import packed_norms, small_size
+from jax_vbgemm._src.newton_schulz_steps import Iteration, is_tall, iterated, looped, result_dtype
 from jax_vbgemm._src.structure import path_of
 
 PRECONDITIONINGS = ("frobenius", "spectral", "aol", "schatten")
-
-Gemm = Callable[..., Any]
 
 
 def newton_schulz(
@@ -47,6 +36,8 @@ def newton_schulz(
     preconditioning: str = "frobenius",
     eps: Any = 1e-8,
     scale: Any = None,
+    dtype: Any = None,
+    gram: bool | str = False,
     precision: Any = None,
     planner: AnyPlanner = "auto",
     implementation: str | None = None,
@@ -78,6 +69,17 @@ def newton_schulz(
       eps: added to the norm.
       scale: a factor of the results, applied in the last product: a number, or a 1-D array with one entry for each
         leaf; real, known or traced.
+      dtype: the real dtype of the iterates, of any leaf's dtype; None: that of each leaf. "float16" and "bfloat16" are
+        the fastest on tensor cores. Norms are computed in the leaf's accumulator, the matrices are divided by them and
+        then rounded, products are summed in float32, and the last product is stored in the leaf's dtype. (A last step
+        of float32 products would not make the results more exact; where `steps` is traced, the last product is rounded
+        to dtype.) float16 has 8 times smaller errors than bfloat16, and its range suffices.
+      gram: whether steps are taken with the Gram matrix X X^H alone, which is multiplied by X twice in five steps
+        in place of ten times (Zhang, Amsel, Chen and Dao, Gram Newton-Schulz, 2026). True: for all matrices; "auto":
+        where it is predicted to be faster, which it is for matrices that are far from square. The Gram matrix is
+        computed anew after the second step and then after every third at the latest, as rounding errors grow with the
+        steps between. Not for iterates in bfloat16, in which they would grow too much; a traced number of steps is
+        iterated without.
       precision, planner: as for `batched_matmul`.
       implementation: "kernel" (all in one batch), "xla" (one dot for each product), or None: the cost model decides
         at trace time which matrices are so large that XLA's dots are faster. All other matrices are one batch.
@@ -91,12 +93,12 @@ def newton_schulz(
       A pytree of the structure, shapes and dtypes of `tree`.
 
     Raises:
-      ValueError: a leaf has rank 0 or 1, coeffs are an unknown name or have a shape other than (3,) or (n, 3), scale has
-        one that is neither () nor (leaves,), steps is negative, preconditioning is unknown, preconditioning is "aol"
-        and symbolic sizes don't determine which is larger, mesh_axis is not an axis of the mesh, or mesh_axis is given
-        and a size is symbolic.
-      TypeError: a leaf is neither floating nor complex, coeffs are complex, or steps is no integer, or is traced where
-        coeffs are a name.
+      ValueError: a leaf has rank 0 or 1, coeffs are an unknown name or have a shape other than (3,) or (n, 3), scale
+        has one that is neither () nor (leaves,), steps is negative, preconditioning is unknown, preconditioning is
+        "aol" and symbolic sizes don't determine which is larger, gram is none of its values, or True for iterates in
+        bfloat16, mesh_axis is not an axis of the mesh, or mesh_axis is given and a size is symbolic.
+      TypeError: a leaf is neither floating nor complex, coeffs are complex, dtype is not a real floating one, or is
+        given and a leaf is complex, or steps is no integer, or is traced where coeffs are a name.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -122,6 +124,11 @@ def newton_schulz(
         raise ValueError(f"Newton-Schulz coefficients must have shape (3,) or (n, 3), got {coeffs.shape}")
     steps = coeffs.shape[0] if coeffs.ndim == 2 else _steps(steps)
     implementation = checked_implementation("newton_schulz", implementation)
+    dtype = None if dtype is None else jnp.dtype(dtype)
+    if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"newton_schulz: dtype is {dtype}: it must be a real floating one")
+    if gram not in (False, True, "auto"):
+        raise ValueError(f"newton_schulz: gram must be False, True or 'auto', not {gram!r}")
     tree = jax.tree.map(dense, tree, is_leaf=is_view)
     packed = tree if isinstance(tree, RaggedArray) else None
     if packed is not None:
@@ -140,6 +147,13 @@ def newton_schulz(
             raise ValueError(f"newton_schulz: {written(index)} is {leaf.shape}: a matrix has rank 2 or more")
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise TypeError(f"newton_schulz: {written(index)} is {leaf.dtype}: it must be floating or complex")
+        if dtype is not None and jnp.iscomplexobj(leaf):
+            raise TypeError(f"newton_schulz: {written(index)} is {leaf.dtype}, but dtype is {dtype}: it must be real")
+        if gram is True and (dtype or leaf.dtype) == jnp.bfloat16:
+            raise ValueError(
+                f"newton_schulz: {written(index)} would be iterated in bfloat16, in which Gram matrices are not exact "
+                "enough: use dtype='float16' with gram=True"
+            )
         if preconditioning == "aol" and not _sizes_tell(leaf.shape):  # only "aol" depends on which size is larger
             raise ValueError(
                 f"newton_schulz: {written(index)} is {leaf.shape}, and 'aol' needs to know which size is larger: give "
@@ -149,7 +163,7 @@ def newton_schulz(
     scales = None if scale is None else _scales(scale, len(leaves))
 
     def all_of(leaves: Sequence[jax.Array], scales: Any, coeffs: Any, steps: Any, eps: Any, **places: Any) -> list[Any]:
-        options = (precision, planner, implementation)
+        options = (dtype, gram, precision, planner, implementation)
         return _orthogonalized(leaves, steps, coeffs, preconditioning, eps, scales, *options, **places)
 
     def finished(results: Sequence[Any]) -> Any:
@@ -178,7 +192,7 @@ def newton_schulz(
             of_part["scales"] = (jnp.asarray(of_all) if isinstance(indices, jax.Array) else of_all)[indices]
         return all_of(parts, **of_part, into=into)
 
-    seconds = matrix_seconds(leaves, precision, planner)
+    seconds = matrix_seconds(leaves, precision, planner, dtype)
     return finished(divided(part_of, leaves, traced, seconds, axes))
 
 
@@ -201,6 +215,8 @@ def _orthogonalized(
     preconditioning: str,
     eps: Any,
     scales: Any,
+    dtype: Any,
+    gram: bool | str,
     precision: Any,
     planner: AnyPlanner,
     implementation: str | None,
@@ -211,48 +227,77 @@ def _orthogonalized(
 
     packed: the RaggedArray whose members the leaves are, which is read in place, or None.
     into: a view for each leaf into which the last product writes; those of a dtype share a buffer. The results are then
-    views of the new buffers with these layouts. Where there is no last product, the results are arrays.
+    views of the new buffers with these layouts. Where there is no last product, or it has another dtype, the results
+    are arrays.
     """
     results: list[Any] = [None] * len(leaves)
     views: list[Any] = list(leaves) if packed is None else [packed.view(index) for index in range(len(leaves))]
-    if not (isinstance(steps, int) and steps > 0):
-        into = None
-    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
-        of_dtype = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
-        alone = members_alone([leaves[index] for index in of_dtype], precision, planner, implementation)
-        numbers = _rounded(coeffs, dtype)
-        per_step = list(numbers) if coeffs.ndim == 2 else [numbers] * (steps if isinstance(steps, int) else 1)
-        buffer = None if into is None else into[of_dtype[0]].buffer
-        for route in (False, True):
-            members = [index for index, out in zip(of_dtype, alone, strict=True) if out == route]
-            if not members:
-                continue
+    rows = list(coeffs) if coeffs.ndim == 2 else [coeffs] * (steps if isinstance(steps, int) else 1)
+    for of_leaf in dict.fromkeys(leaf.dtype for leaf in leaves):
+        of_dtype = [index for index, leaf in enumerate(leaves) if leaf.dtype == of_leaf]
+        groups = _groups(leaves, of_dtype, steps, dtype or of_leaf, gram, precision, planner, implementation)
+        per_step = [_rounded(row, of_leaf) for row in rows]
+        places = into if isinstance(steps, int) and steps > 0 else None
+        if dtype is not None and result_dtype(dtype, of_leaf) != of_leaf:
+            places = None
+        buffer = None if places is None else places[of_dtype[0]].buffer
+        for (alone, by_gram), members in groups.items():
 
-            def gemm(*operands: Any, route: bool = route, **options: Any) -> Any:
-                chosen = "xla" if route else implementation
+            def gemm(*operands: Any, alone: bool = alone, **options: Any) -> Any:
+                chosen = "xla" if alone else implementation
                 options = {"precision": precision, **options}
                 return batched_gemm(*operands, planner=planner, implementation=chosen, **options)
 
-            matrices = [(leaves if route else views)[index] for index in members]
-            norms = packed_norms(packed, members) if packed is not None and not route else None
-            by_kernel = preconditioning != "spectral" and not route and implementation != "xla"
-            small = small_size() if by_kernel else 0
+            matrices = [(leaves if alone else views)[index] for index in members]
+            norms = packed_norms(packed, members) if packed is not None and not alone else None
+            by_kernel = preconditioning != "spectral" and not alone and implementation != "xla"
+            how = Iteration(gemm, preconditioning, eps, small_size() if by_kernel else 0, dtype, by_gram)
             factors = None
             if scales is not None:
-                factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], dtype)
+                factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], of_leaf)
             if isinstance(steps, int):
-                places = None if into is None else [View.with_layout(buffer, into[index].layout) for index in members]
-                iterated = _iterate(matrices, per_step, preconditioning, eps, gemm, small, factors, norms, places)
-                if into is not None:
-                    buffer = iterated[0].buffer
+                of_members = None
+                if places is not None:
+                    of_members = [View.with_layout(buffer, places[index].layout) for index in members]
+                found = iterated(matrices, per_step, how, factors, norms, of_members)
+                if places is not None:
+                    buffer = found[0].buffer
             else:
-                iterated = _loop(matrices, steps, numbers, preconditioning, eps, gemm, small, factors)
-            for index, value in zip(members, iterated, strict=True):
+                found = looped(matrices, steps, per_step[0], how, factors)
+            for index, value in zip(members, found, strict=True):
                 results[index] = value
-        if into is not None:  # both routes have written into the last buffer
+        if places is not None:  # all groups have written into the last buffer
             for index in of_dtype:
-                results[index] = View.with_layout(buffer, into[index].layout)
+                results[index] = View.with_layout(buffer, places[index].layout)
     return results
+
+
+def _groups(
+    leaves: Sequence[jax.Array],
+    members: Sequence[int],
+    steps: Any,
+    dtype: Any,
+    gram: bool | str,
+    precision: Any,
+    planner: AnyPlanner,
+    implementation: str | None,
+) -> dict[tuple[bool, bool], list[int]]:
+    """The members, leaves of one dtype, by whether they are single dots and whether they are iterated by their Gram
+    matrices; dtype: that of the iterates."""
+    options = (precision, planner, implementation, dtype)
+    by_gram: Sequence[bool] = [False] * len(members)
+    if isinstance(steps, int) and gram is not False and dtype != jnp.bfloat16:
+        by_gram = [True] * len(members)
+        if gram == "auto":
+            by_gram = members_by_gram([leaves[index] for index in members], steps, *options)
+    groups: dict[tuple[bool, bool], list[int]] = {}
+    for chosen in (False, True):
+        indices = [index for index, of_member in zip(members, by_gram, strict=True) if of_member == chosen]
+        matrices = [leaves[index] for index in indices]
+        alone = members_alone(matrices, *options, steps if chosen else None) if matrices else ()
+        for index, out in zip(indices, alone, strict=True):
+            groups.setdefault((out, chosen), []).append(index)
+    return dict(sorted(groups.items()))
 
 
 def _steps(steps: Any) -> Any:
@@ -270,107 +315,6 @@ def _steps(steps: Any) -> Any:
     return steps
 
 
-def _loop(
-    xs: list[jax.Array],
-    steps: jax.Array,
-    numbers: Any,
-    preconditioning: str,
-    eps: Any,
-    gemm: Gemm,
-    small: int,
-    factors: Any,
-) -> list[jax.Array]:
-    """The iteration with a traced number of steps, which all have the same coefficients."""
-
-    def first(xs: list[jax.Array]) -> list[jax.Array]:
-        return _iterate(xs, [numbers], preconditioning, eps, gemm, small, None)
-
-    def none(xs: list[jax.Array]) -> list[jax.Array]:
-        return _iterate(xs, [], preconditioning, eps, gemm, small, None)
-
-    def further(_: Any, xs: list[jax.Array]) -> list[jax.Array]:
-        return _iterate(xs, [numbers], None, eps, gemm, small, None)
-
-    xs = jax.lax.fori_loop(1, steps, further, jax.lax.cond(steps > 0, first, none, xs))
-    return xs if factors is None else _multiplied(xs, factors)
-
-
-def _iterate(
-    xs: list[jax.Array],
-    coeffs: Sequence[Any],
-    preconditioning: str | None,
-    eps: Any,
-    gemm: Gemm,
-    small: int,
-    factors: Any,
-    norms: jax.Array | None = None,
-    into: Sequence[View] | None = None,
-) -> list[Any]:
-    """The iteration on matrices of one dtype; coeffs: a triple for each step; `small` is as in `norms_of`.
-
-    norms: the Frobenius norm of each matrix of rank 2, where it is known. into: the views into which the last product
-    writes, or None. preconditioning: None where a first step has been done. factors: a factor of each result in the
-    accumulator's real dtype, or None.
-    """
-    xs = list(xs)
-    tall = [_is_tall(x.shape) for x in xs]
-    wide = [not flag for flag in tall]
-    # X is not divided by its divisor. Instead, 1 / divisor is a factor of the first step's A and of its result. But a
-    # kernel takes one factor for each problem: a batch, which has several, is divided here. So is an X whose spectral
-    # norm is finite although X X^H overflows.
-    divisors: list[Any] = [1.0] * len(xs)
-    late_divisors = None  # None stands for ones
-    if preconditioning in ("frobenius", "spectral") or (preconditioning and coeffs):
-        late = [i for i, x in enumerate(xs) if x.ndim == 2 and coeffs and preconditioning != "spectral"]
-        for i in set(range(len(xs))) - set(late):
-            divisors[i] = divisors_of(norm_of(xs[i], preconditioning), preconditioning, eps)
-            root = 1 / jnp.sqrt(divisors[i])[..., None, None]  # multiplied by twice, as 1 / divisor may be subnormal
-            xs[i] = times(xs[i], root, root)
-        if late:
-            if norms is None:
-                norms = norms_of([xs[i] for i in late], small)
-            of_late = divisors_of(norms, preconditioning, eps)
-            all_late = len(late) == len(xs)
-            late_divisors = of_late if all_late else jnp.ones(len(xs), of_late.dtype).at[np.array(late)].set(of_late)
-            if preconditioning in ("aol", "schatten"):
-                for place, i in enumerate(late):
-                    divisors[i] = of_late[place]
-    for step, (c0, c1, c2) in enumerate(coeffs):
-        conjugate = step > 0 or preconditioning != "schatten"  # optax uses X X^T in the first step of "schatten"
-        others = [x.conj() if conjugate and jnp.iscomplexobj(x) else x for x in xs]
-        symmetric = not (conjugate and jnp.iscomplexobj(xs[0]))  # or Hermitian
-        scale: jax.Array | None = None
-        square: Any = 1
-        unit = 1
-        if step == 0 and late_divisors is not None:
-            scale = 1 / late_divisors
-            # The square of 1 / norm may be subnormal, but not four times the square: A is then held 4 times as large.
-            # (XLA would reassociate (2 s) (2 s).)
-            unit = 2 if preconditioning == "frobenius" else 1
-            root = 1 / (late_divisors / unit)
-            square = root * root
-        grams = gemm(xs, others, alpha=square, transpose_a=tall, transpose_b=wide, symmetric=symmetric)
-        if step == 0 and preconditioning in ("aol", "schatten"):
-            rescale = rescale_aol if preconditioning == "aol" else rescale_schatten
-            pairs = [rescale(*parts) for parts in zip(xs, grams, tall, divisors, strict=True)]
-            xs, grams, scale = [x for x, _ in pairs], [a for _, a in pairs], None
-        bs = gemm(grams, grams, grams, alpha=c2 / unit**4, beta=c1 / unit**2, symmetric=symmetric)
-        # A tall X is iterated as its transpose: (B X^T)^T = X B^T.
-        left = [x if flag else b for x, b, flag in zip(xs, bs, tall, strict=True)]
-        right = [b if flag else x for x, b, flag in zip(xs, bs, tall, strict=True)]
-        given = [scale, factors if step == len(coeffs) - 1 else None]
-        alpha = functools.reduce(operator.mul, [value for value in given if value is not None] or [1])
-        last = step == len(coeffs) - 1
-        xs = gemm(left, right, xs, alpha=alpha, beta=c0 * alpha, transpose_b=tall, into=into if last else None)
-    return _multiplied(xs, factors) if factors is not None and not coeffs else xs
-
-
-def _multiplied(xs: list[jax.Array], factors: Any) -> list[jax.Array]:
-    """The matrices times one number each, in the accumulator's dtype."""
-    wide = accumulator(xs[0].dtype)
-    return [(jnp.asarray(f, wide) * x.astype(wide)).astype(x.dtype) for f, x in zip(factors, xs, strict=True)]
-
-
 def _scales(scale: Any, count: int) -> Any:
     """The scale as one number for each leaf."""
     if not isinstance(scale, jax.Array):
@@ -381,14 +325,9 @@ def _scales(scale: Any, count: int) -> Any:
     return scale if scale.ndim else (jnp if isinstance(scale, jax.Array) else np).broadcast_to(scale, count)
 
 
-def _is_tall(shape: Sequence[Any]) -> bool:
-    """Whether a matrix has more rows than columns; False where symbolic sizes don't determine it."""
-    return compat.certainly(lambda: shape[-2] > shape[-1])
-
-
 def _sizes_tell(shape: Sequence[Any]) -> bool:
     """Whether symbolic sizes determine which one is larger."""
-    return _is_tall(shape) or compat.certainly(lambda: shape[-2] <= shape[-1])
+    return is_tall(shape) or compat.certainly(lambda: shape[-2] <= shape[-1])
 
 
 def _rounded(coeffs: Any, dtype: Any) -> Any:

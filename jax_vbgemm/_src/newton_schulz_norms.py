@@ -75,20 +75,20 @@ def packed_norms(x: RaggedArray, indices: Sequence[int]) -> jax.Array:
     return root(x.member_sums(squares(x.without_padding()), indices))
 
 
-def rescale_aol(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> tuple[jax.Array, jax.Array]:
+def rescale_aol(x: jax.Array, a: jax.Array, tall: bool, divisor: Any, pending: Any) -> tuple[jax.Array, jax.Array]:
     """X with each row times 1 / sqrt of its row sum of |A| ("almost orthogonal layers"), and A; A is that of X /
-    divisor."""
+    divisor, and x that of X times pending / divisor."""
     s = _inverse_root(jnp.abs(a.astype(accumulator(a.dtype))).sum(axis=-1), divisor)
     rows, columns = s[..., :, None], s[..., None, :]
-    return _scaled(x, columns if tall else rows, divisor), times(a, rows, columns)
+    return times(x, (columns if tall else rows) / pending), times(a, rows, columns)
 
 
-def rescale_schatten(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> tuple[jax.Array, jax.Array]:
-    """X times 1 / sqrt of A's Frobenius norm (the Schatten-4 norm of X squared), and A; A is that of X / divisor."""
+def rescale_schatten(x: jax.Array, a: jax.Array, tall: bool, divisor: Any, pending: Any) -> tuple[jax.Array, jax.Array]:
+    """X times 1 / sqrt of A's Frobenius norm (the Schatten-4 norm of X squared), and A; otherwise as `rescale_aol`."""
     del tall
     squares_of_a = jnp.square(jnp.abs(a.astype(accumulator(a.dtype))))
     s = _inverse_root(root(jnp.sum(squares_of_a, axis=(-2, -1))), divisor)[..., None, None]
-    return _scaled(x, s, divisor), times(a, s, s)
+    return times(x, s / pending), times(a, s, s)
 
 
 def _inverse_root(values: jax.Array, divisor: Any) -> jax.Array:
@@ -97,12 +97,8 @@ def _inverse_root(values: jax.Array, divisor: Any) -> jax.Array:
     return jax.lax.rsqrt(jnp.maximum(values, least[..., None] if values.ndim > least.ndim else least))
 
 
-def _scaled(x: jax.Array, s: jax.Array, divisor: Any) -> jax.Array:
-    """s x / divisor; a batch has already been divided."""
-    return times(x, s / divisor if x.ndim == 2 else s)
-
-
-def times(x: jax.Array, *factors: jax.Array) -> jax.Array:
-    """The product of x and the factors in the accumulator's dtype, rounded once."""
+def times(x: jax.Array, *factors: jax.Array, dtype: Any = None) -> jax.Array:
+    """The product of x and the factors in the accumulator's dtype, rounded once; dtype: None for that of x."""
     wide = x.astype(accumulator(x.dtype))
-    return functools.reduce(operator.mul, [factor.astype(wide.dtype) for factor in factors], wide).astype(x.dtype)
+    product = functools.reduce(operator.mul, [factor.astype(wide.dtype) for factor in factors], wide)
+    return product.astype(dtype or x.dtype)

@@ -35,6 +35,8 @@ def scale_by_muon(
     adaptive: bool = False,
     preconditioning: str = "frobenius",
     weight_dimension_numbers: Any = None,
+    ns_dtype: Any = None,
+    ns_gram: bool | str = False,
     mesh_axis: Any = None,
     mesh: Any = None,
 ) -> optax.GradientTransformation:
@@ -42,8 +44,9 @@ def scale_by_muon(
 
     Products take `jax.default_matmul_precision`, as optax's do. `ns_coeffs`: numbers or a name, as for `newton_schulz`;
     the state holds the numbers. `weight_dimension_numbers`: a tree of
-    MuonDimensionNumbers (None: a 2-D leaf) or a callable that returns one; None: all leaves are matrices. `mesh_axis`
-    and `mesh` divide the matrices among devices, as in `newton_schulz`.
+    MuonDimensionNumbers (None: a 2-D leaf) or a callable that returns one; None: all leaves are matrices. `ns_dtype` is
+    the dtype of the iterates, `ns_gram` says whether steps are taken with Gram matrices, and `mesh_axis` and `mesh`
+    divide the matrices among devices: `dtype`, `gram`, `mesh_axis` and `mesh` of `newton_schulz`.
 
     Raises:
       ValueError: in `init`, ns_coeffs is not (3,) or (n, 3) or has more rows than steps; in `update`, a leaf is not a
@@ -83,8 +86,9 @@ def scale_by_muon(
         count = optax.safe_increment(state.count)
         mu, momentum = momenta(updates, state.mu, beta, count, nesterov)
         updates = orthogonalize(
-            momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers, scale, mesh_axis=mesh_axis, mesh=mesh
-        )
+            momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers, scale,
+            ns_dtype=ns_dtype, ns_gram=ns_gram, mesh_axis=mesh_axis, mesh=mesh,
+        )  # fmt: skip
         if adaptive:  # scaled by the dual norm of the momentum: arXiv 2409.20325
             updates = by_member(lambda x, y: jnp.sum(x.conj() * y) * y, momentum, updates)
         return updates, MuonState(count=count, mu=optax.tree.cast(mu, mu_dtype), ns_coeffs=state.ns_coeffs)
@@ -101,6 +105,8 @@ def orthogonalize(
     dimension_numbers: Any = None,
     scale: Any = None,
     *,
+    ns_dtype: Any = None,
+    ns_gram: bool | str = False,
     mesh_axis: Any = None,
     mesh: Any = None,
 ) -> Any:
@@ -108,7 +114,7 @@ def orthogonalize(
 
     dimension_numbers: a tree with a MuonDimensionNumbers or None for each leaf; None: all leaves are matrices.
     scale: a factor of the results, a number or a 1-D array with one entry for each leaf.
-    mesh_axis, mesh: as in `newton_schulz`.
+    ns_dtype, ns_gram, mesh_axis, mesh: `dtype`, `gram`, `mesh_axis` and `mesh` of `newton_schulz`.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -127,7 +133,8 @@ def orthogonalize(
         part = scale if scale is None or np.ndim(scale) == 0 or len(entries) == len(scale) else scale[entries]
         return newton_schulz(
             x, ns_steps, ns_coeffs,
-            preconditioning=preconditioning, eps=eps, scale=part, mesh_axis=mesh_axis, mesh=mesh,
+            preconditioning=preconditioning, eps=eps, scale=part, dtype=ns_dtype, gram=ns_gram,
+            mesh_axis=mesh_axis, mesh=mesh,
         )  # fmt: skip
 
     # One call for each RaggedArray, whose members are matrices without any folding, and one call for all arrays.
@@ -193,10 +200,15 @@ def muon(
     adam_learning_rate: Any = None,
     muon_weight_dimension_numbers: Any = None,
     consistent_rms: Any = None,
+    ns_dtype: Any = None,
+    ns_gram: bool | str = False,
     mesh_axis: Any = None,
     mesh: Any = None,
 ) -> optax.GradientTransformation:
     """optax.contrib.muon, all matrices together: matrices go to Muon, everything else to AdamW.
+
+    `ns_dtype`: the dtype of Newton-Schulz iterates ("float16", "bfloat16"), and `ns_gram`: whether steps are taken with
+    Gram matrices (True, or "auto": where it is predicted to be faster). Both change the rounding only.
 
     `mesh_axis`: a mesh axis, or a tuple of axes, among whose devices the matrices are divided by predicted time;
     `mesh`: the mesh, where neither jax.set_mesh nor shard_map defines it. See `newton_schulz`. Under
@@ -224,7 +236,8 @@ def muon(
         scale_by_muon(
             ns_coeffs, ns_steps, beta, eps, mu_dtype,
             nesterov=nesterov, adaptive=adaptive, preconditioning=preconditioning,
-            weight_dimension_numbers=partition.numbers, mesh_axis=mesh_axis, mesh=mesh,
+            weight_dimension_numbers=partition.numbers, ns_dtype=ns_dtype, ns_gram=ns_gram,
+            mesh_axis=mesh_axis, mesh=mesh,
         ),
         scale_by_shape(partition.numbers, consistent_rms),
         optax.add_decayed_weights(weight_decay, weight_decay_mask),
