@@ -23,17 +23,17 @@ Shaped = jax.Array | View
 Rounds = tuple[tuple[Problem, ...], ...]
 
 
-def segments(steps: int) -> list[int]:
-    """How many steps in a row are taken with the Gram matrix alone: 2, then up to 3.
+def segments(steps: int, first: int = 2) -> list[int]:
+    """How many steps in a row are taken with the Gram matrix alone: `first`, then up to 3.
 
     Each segment computes the Gram matrix anew. Rounding makes its smallest eigenvalues negative, and each step
     amplifies them, the first two the most: two steps of Polar Express make about -1 of -1e-3. The authors restart
     after the second of five steps.
     """
-    rest = max(steps - 2, 0)
+    rest = max(steps - first, 0)
     parts = -(-rest // 3)
     later = [rest // parts + (part < rest % parts) for part in range(parts)]
-    return [min(steps, 2), *later] if steps else []
+    return [min(steps, first), *later] if steps else []
 
 
 def members_alone(

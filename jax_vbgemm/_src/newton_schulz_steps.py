@@ -86,11 +86,13 @@ def iterated(
     tall = [is_tall(x.shape) for x in matrices]
     wide = [not flag for flag in tall]
     xs, divisors, late, units = _prepared(list(matrices), how, bool(coeffs), norms)
-    lengths = segments(len(coeffs)) if how.gram else [1] * len(coeffs)
+    # optax uses X X^T, not X X^H, in the first step of "schatten".
+    transposed = how.preconditioning == "schatten" and jnp.issubdtype(dtype, jnp.complexfloating)
+    lengths = segments(len(coeffs), first=1 if transposed else 2) if how.gram else [1] * len(coeffs)
     ends = np.cumsum(lengths)
     for end, length in zip(ends, lengths, strict=True):
         is_first, is_last = end == length, end == len(coeffs)
-        conjugate = not (is_first and how.preconditioning == "schatten")  # optax uses X X^T in its first step
+        conjugate = not (is_first and transposed)
         others = [x.conj() if conjugate and jnp.iscomplexobj(x) else x for x in xs]
         symmetric = not (conjugate and jnp.iscomplexobj(xs[0]))  # or Hermitian
         scale: jax.Array | None = None
@@ -154,7 +156,7 @@ def _product(grams: list[Any], rows: Sequence[Any], unit: Any, gemm: Gemm) -> tu
 def _plus_identity(z: jax.Array, number: Any) -> jax.Array:
     """z + number * I, rounded once."""
     wide = accumulator(z.dtype)
-    identity = jnp.eye(z.shape[-1], dtype=bool)
+    identity = jnp.broadcast_to(jnp.eye(z.shape[-1], dtype=bool), z.shape)
     return (z.astype(wide) + jnp.where(identity, jnp.asarray(number, wide), 0)).astype(z.dtype)
 
 
