@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes
 from jax_vbgemm._src.many_devices.divided import divided
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
+from jax_vbgemm._src.matmul.into import check_windows
 from jax_vbgemm._src.matmul.options import checked_implementation
 from jax_vbgemm._src.matmul.packed import RaggedArray, pack_as
 from jax_vbgemm._src.matmul.reference import accumulator
@@ -38,6 +40,7 @@ def newton_schulz(
     scale: Any = None,
     dtype: Any = None,
     gram: bool | str = False,
+    into: Any = None,
     precision: Any = None,
     planner: AnyPlanner = "auto",
     implementation: str | None = None,
@@ -53,7 +56,8 @@ def newton_schulz(
 
     Args:
       tree: pytree of arrays (..., m, n) of a floating or complex dtype, or a RaggedArray; leading dimensions are a
-        batch, and a `View` is the array that it shows. A tree without leaves is returned as it is.
+        batch, and a `View` is the array that it shows, which the first step reads in place where it is a real matrix
+        and preconditioning is "frobenius". A tree without leaves is returned as it is.
       steps: number of steps, an integer of at least 0; ignored where `coeffs` has a row for each step. It may be traced
         (as by optax.inject_hyperparams): the steps are then a loop of XLA.
       coeffs: (c0, c1, c2), or an array (steps, 3); numbers or traced. They are rounded to each leaf's dtype first. Or a
@@ -80,6 +84,8 @@ def newton_schulz(
         computed anew after the second step and then after every third at the latest, as rounding errors grow with the
         steps between. Not for iterates in bfloat16, in which they would grow too much; a traced number of steps is
         iterated without.
+      into: a tree of `View` with the structure of `tree`, as for `batched_matmul`. Result i is written into view i and
+        returned as that view of the updated buffer. Where a leaf is None, the result is an array.
       precision, planner: as for `batched_matmul`.
       implementation: "kernel" (all in one batch), "xla" (one dot for each product), or None: the cost model decides
         at trace time which matrices are so large that XLA's dots are faster. All other matrices are one batch.
@@ -90,13 +96,14 @@ def newton_schulz(
       mesh: the mesh of the axis; None: that of the enclosing jax.set_mesh or shard_map.
 
     Returns:
-      A pytree of the structure, shapes and dtypes of `tree`.
+      A pytree of the structure, shapes and dtypes of `tree`; its leaves are arrays, or views where `into` has them.
 
     Raises:
       ValueError: a leaf has rank 0 or 1, coeffs are an unknown name or have a shape other than (3,) or (n, 3), scale
         has one that is neither () nor (leaves,), steps is negative, preconditioning is unknown, preconditioning is
         "aol" and symbolic sizes don't determine which is larger, gram is none of its values, or True for iterates in
-        bfloat16, mesh_axis is not an axis of the mesh, or mesh_axis is given and a size is symbolic.
+        bfloat16, into does not fit the tree or is given for a RaggedArray, mesh_axis is not an axis of the mesh, or
+        mesh_axis is given and a size is symbolic.
       TypeError: a leaf is neither floating nor complex, coeffs are complex, dtype is not a real floating one, or is
         given and a leaf is complex, or steps is no integer, or is traced where coeffs are a name.
 
@@ -129,18 +136,17 @@ def newton_schulz(
         raise TypeError(f"newton_schulz: dtype is {dtype}: it must be a real floating one")
     if gram not in (False, True, "auto"):
         raise ValueError(f"newton_schulz: gram must be False, True or 'auto', not {gram!r}")
-    tree = jax.tree.map(dense, tree, is_leaf=is_view)
     packed = tree if isinstance(tree, RaggedArray) else None
     if packed is not None:
         tree = packed.unpack()
-    leaves, structure = jax.tree.flatten(tree)
+    given, structure = jax.tree.flatten(tree, is_leaf=is_view)
 
     def written(index: int) -> str:
         return "tree" + path_of(structure, index)
 
     leaves = [
         leaf if isinstance(leaf, jax.Array) else as_array("newton_schulz", written(index), leaf)
-        for index, leaf in enumerate(leaves)
+        for index, leaf in enumerate(map(dense, given))
     ]
     for index, leaf in enumerate(leaves):
         if leaf.ndim < 2:
@@ -166,9 +172,11 @@ def newton_schulz(
         options = (dtype, gram, precision, planner, implementation)
         return _orthogonalized(leaves, steps, coeffs, preconditioning, eps, scales, *options, **places)
 
+    targets = _targets(into, packed, structure, leaves)
+
     def finished(results: Sequence[Any]) -> Any:
         if packed is None:
-            return jax.tree.unflatten(structure, results)
+            return jax.tree.unflatten(structure, _put(results, targets))
         if results and all(is_view(x) for x in results):  # views of one buffer with the members' layout
             return RaggedArray(results[0].buffer, packed.members)
         return pack_as(results, packed.members)
@@ -176,7 +184,7 @@ def newton_schulz(
     axes = None if mesh_axis is None else mesh_axes("newton_schulz", mesh_axis, mesh)
     if axes is None or axes.size == 1 or not leaves:
         refuse_explicit_axes("newton_schulz", leaves, written)
-        places = _places_of(packed, leaves, steps, preconditioning)
+        places = _places_of(packed, given, leaves, targets, steps, preconditioning)
         return finished(all_of(leaves, scales, coeffs, steps, eps, **places))
     for index, leaf in enumerate(leaves):
         if not compat.is_static(leaf.shape):
@@ -196,16 +204,67 @@ def newton_schulz(
     return finished(divided(part_of, leaves, traced, seconds, axes))
 
 
+def _targets(into: Any, packed: Any, structure: Any, leaves: Sequence[jax.Array]) -> list[View | None] | None:
+    """The views of `into`, one for each leaf or None."""
+    if into is None:
+        return None
+    if packed is not None:
+        raise ValueError("newton_schulz: into is given for a RaggedArray, whose results are a new one")
+    try:
+        views = structure.flatten_up_to(into)
+    except ValueError as error:
+        raise ValueError(f"newton_schulz: into has another structure than tree: {error}") from None
+
+    def written(name: str, index: int) -> str:
+        return name + path_of(structure, index)
+
+    check_windows(
+        "newton_schulz", views, functools.partial(written, "into"), functools.partial(written, "tree"),
+        [x.shape for x in leaves], [x.dtype for x in leaves],
+    )  # fmt: skip
+    return list(views)
+
+
+def _put(results: Sequence[Any], targets: Sequence[View | None] | None) -> list[Any]:
+    """The results, of which those that are arrays yet are put into their views; views of one buffer share the last."""
+    if targets is None:
+        return list(results)
+    last: dict[int, Any] = {}
+    for result, target in zip(results, targets, strict=True):
+        if target is not None and is_view(result):
+            last[id(target.buffer)] = result.buffer
+    for result, target in zip(results, targets, strict=True):
+        if target is not None and not is_view(result):
+            key = id(target.buffer)
+            last[key] = target.layout.put(last.get(key, target.buffer), result)
+    return [
+        result if target is None else View.with_layout(last[id(target.buffer)], target.layout)
+        for result, target in zip(results, targets, strict=True)
+    ]
+
+
 def _places_of(
-    packed: RaggedArray | None, leaves: Sequence[jax.Array], steps: Any, preconditioning: str
+    packed: RaggedArray | None,
+    given: Sequence[Any],
+    leaves: Sequence[jax.Array],
+    targets: Sequence[View | None] | None,
+    steps: Any,
+    preconditioning: str,
 ) -> dict[str, Any]:
-    """Where `_orthogonalized` reads the members of a RaggedArray in place, and a new buffer for the results."""
+    """Where `_orthogonalized` reads matrices in place, and where it writes the results."""
     # X must occur in products and norms only.
     simple = isinstance(steps, int) and steps > 0 and preconditioning == "frobenius"
-    if packed is None or not simple or not all(x.ndim == 2 and not jnp.iscomplexobj(x) for x in leaves):
+    in_place = [simple and x.ndim == 2 and not jnp.iscomplexobj(x) for x in leaves]
+    if packed is None:
+        views: list[Any] = [
+            x if is_view(x) and flag else leaf for x, leaf, flag in zip(given, leaves, in_place, strict=True)
+        ]
+        return {"views": views, "into": targets}
+    if not all(in_place):
         return {}
     target = RaggedArray(jnp.zeros_like(packed.buffer), packed.members)
-    return {"packed": packed, "into": [target.view(index) for index in range(len(leaves))]}
+    members, into = ([x.view(index) for index in range(len(leaves))] for x in (packed, target))
+    return {"packed": packed, "views": members, "into": into}
 
 
 def _orthogonalized(
@@ -221,17 +280,18 @@ def _orthogonalized(
     planner: AnyPlanner,
     implementation: str | None,
     packed: RaggedArray | None = None,
-    into: Sequence[View] | None = None,
+    views: Sequence[Any] | None = None,
+    into: Sequence[View | None] | None = None,
 ) -> list[Any]:
     """newton_schulz for checked arguments; `scales` has one entry for each leaf, or is None.
 
-    packed: the RaggedArray whose members the leaves are, which is read in place, or None.
-    into: a view for each leaf into which the last product writes; those of a dtype share a buffer. The results are then
-    views of the new buffers with these layouts. Where there is no last product, or it has another dtype, the results
-    are arrays.
+    packed: the RaggedArray whose members the leaves are, or None.
+    views: the leaves as they are read in place.
+    into: a view or None for each leaf, into which the last product writes. The results are then views of the new
+    buffers with these layouts. Where there is no last product, or it has another dtype, the results are arrays.
     """
     results: list[Any] = [None] * len(leaves)
-    views: list[Any] = list(leaves) if packed is None else [packed.view(index) for index in range(len(leaves))]
+    views = leaves if views is None else views
     rows = list(coeffs) if coeffs.ndim == 2 else [coeffs] * (steps if isinstance(steps, int) else 1)
     for of_leaf in dict.fromkeys(leaf.dtype for leaf in leaves):
         of_dtype = [index for index, leaf in enumerate(leaves) if leaf.dtype == of_leaf]
@@ -240,7 +300,7 @@ def _orthogonalized(
         places = into if isinstance(steps, int) and steps > 0 else None
         if dtype is not None and result_dtype(dtype, of_leaf) != of_leaf:
             places = None
-        buffer = None if places is None else places[of_dtype[0]].buffer
+        last: dict[int, Any] = {}  # the newest form of each buffer that is written into
         for (alone, by_gram), members in groups.items():
 
             def gemm(*operands: Any, alone: bool = alone, **options: Any) -> Any:
@@ -258,18 +318,25 @@ def _orthogonalized(
             if isinstance(steps, int):
                 of_members = None
                 if places is not None:
-                    of_members = [View.with_layout(buffer, places[index].layout) for index in members]
+                    of_members = [_moved(places[index], last) for index in members]
                 found = iterated(matrices, per_step, how, factors, norms, of_members)
-                if places is not None:
-                    buffer = found[0].buffer
+                for index, value in zip(members, found, strict=True):
+                    place = None if places is None else places[index]
+                    if place is not None:
+                        last[id(place.buffer)] = value.buffer
             else:
                 found = looped(matrices, steps, per_step[0], how, factors)
             for index, value in zip(members, found, strict=True):
                 results[index] = value
-        if places is not None:  # all groups have written into the last buffer
-            for index in of_dtype:
-                results[index] = View.with_layout(buffer, places[index].layout)
+        for index in of_dtype:  # all groups have written into the last buffers
+            if places is not None and places[index] is not None:
+                results[index] = _moved(places[index], last)
     return results
+
+
+def _moved(view: View | None, last: Mapping[int, Any]) -> View | None:
+    """The view of the newest form of its buffer."""
+    return None if view is None else View.with_layout(last.get(id(view.buffer), view.buffer), view.layout)
 
 
 def _groups(

@@ -16,6 +16,7 @@ from jax_vbgemm._src.elementwise.square_sums import square_sums, squares
 from jax_vbgemm._src.matmul.norms import root
 from jax_vbgemm._src.matmul.packed import RaggedArray
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.matmul.view import dense, is_view
 
 _RESCALING_EPS = 1e-8  # for "aol" and "schatten", the same constant as in optax
 
@@ -56,16 +57,16 @@ def small_size() -> int:
     return 0 if rules is None else rules.small_array
 
 
-def norms_of(xs: list[jax.Array], small: int) -> jax.Array:
+def norms_of(xs: list[Any], small: int) -> jax.Array:
     """The Frobenius norm of each matrix, (len(xs),): one call for all matrices of up to `small` elements, and a
-    reduction for each larger one."""
-    together = [i for i, x in enumerate(xs) if small and 0 < x.size <= small]
+    reduction for each larger one, and for each view, which it reads in place."""
+    together = [i for i, x in enumerate(xs) if small and 0 < x.size <= small and not is_view(x)]
     others = sorted(set(range(len(xs))) - set(together))
     norms = []
     if together:
         norms.append(root(square_sums([xs[i] for i in together])))
     if others:
-        norms.append(jnp.stack([norm_of(xs[i], "frobenius") for i in others]))
+        norms.append(jnp.stack([norm_of(dense(xs[i]), "frobenius") for i in others]))
     return norms[0] if len(norms) == 1 else jnp.concatenate(norms)[np.argsort(together + others)]
 
 

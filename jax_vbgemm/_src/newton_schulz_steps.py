@@ -15,7 +15,7 @@ import numpy as np
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.reference import accumulator
-from jax_vbgemm._src.matmul.view import View, dense
+from jax_vbgemm._src.matmul.view import View, dense, is_view
 from jax_vbgemm._src.newton_schulz_cost import segments
 from jax_vbgemm._src.newton_schulz_norms import (
     divisors_of,
@@ -71,7 +71,7 @@ def iterated(
     how: Iteration,
     factors: Any = None,
     norms: jax.Array | None = None,
-    into: Sequence[View] | None = None,
+    into: Sequence[View | None] | None = None,
 ) -> list[Any]:
     """The matrices after the steps, in their dtype.
 
@@ -80,7 +80,7 @@ def iterated(
       coeffs: a triple for each step.
       factors: a factor of each result in the accumulator's real dtype, or None.
       norms: the Frobenius norm of each matrix of rank 2, where it is known.
-      into: the views into which the last product writes, or None.
+      into: for each matrix the view into which the last product writes, or None.
     """
     dtype = matrices[0].dtype
     tall = [is_tall(x.shape) for x in matrices]
@@ -122,7 +122,7 @@ def iterated(
         xs = how.gemm(left, right, **added, **options)
     if not coeffs:
         xs = multiplied(xs, factors)
-    return xs if into is not None else [x.astype(dtype) for x in xs]
+    return [x if is_view(x) else x.astype(dtype) for x in xs]
 
 
 def _product(grams: list[Any], rows: Sequence[Any], unit: Any, gemm: Gemm) -> tuple[list[Any], Any]:

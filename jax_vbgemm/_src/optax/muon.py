@@ -18,10 +18,12 @@ from jax_vbgemm._src.newton_schulz import newton_schulz
 from jax_vbgemm._src.newton_schulz_coefficients import MUON_COEFFS, coefficients
 from jax_vbgemm._src.optax.folding import folded
 from jax_vbgemm._src.optax.hyperparameters import static_integer
-from jax_vbgemm._src.optax.matrices import Matrices
+from jax_vbgemm._src.optax.matrices import Fused
 from jax_vbgemm._src.optax.momenta import momenta
 from jax_vbgemm._src.optax.packed import by_member, is_ragged
 from jax_vbgemm._src.optax.partition import Partition, shape_factor
+from jax_vbgemm._src.optax.splitting import by_part, parts_of
+from jax_vbgemm._src.optax.variants import add_cautious_decayed_weights, scale_by_normuon
 
 
 def scale_by_muon(
@@ -35,6 +37,7 @@ def scale_by_muon(
     adaptive: bool = False,
     preconditioning: str = "frobenius",
     weight_dimension_numbers: Any = None,
+    split: Any = None,
     ns_dtype: Any = None,
     ns_gram: bool | str = False,
     mesh_axis: Any = None,
@@ -43,10 +46,10 @@ def scale_by_muon(
     """optax.contrib.scale_by_muon with three calls for each Newton-Schulz step, for all matrices together.
 
     Products take `jax.default_matmul_precision`, as optax's do. `ns_coeffs`: numbers or a name, as for `newton_schulz`;
-    the state holds the numbers. `weight_dimension_numbers`: a tree of
-    MuonDimensionNumbers (None: a 2-D leaf) or a callable that returns one; None: all leaves are matrices. `ns_dtype` is
-    the dtype of the iterates, `ns_gram` says whether steps are taken with Gram matrices, and `mesh_axis` and `mesh`
-    divide the matrices among devices: `dtype`, `gram`, `mesh_axis` and `mesh` of `newton_schulz`.
+    the state holds the numbers. `weight_dimension_numbers`: a tree of MuonDimensionNumbers (None: a 2-D leaf) or a
+    callable that returns one; None: all leaves are matrices. `split`: as for `muon`. `ns_dtype` is the dtype of the
+    iterates, `ns_gram` says whether steps are taken with Gram matrices, and `mesh_axis` and `mesh` divide the matrices
+    among devices: `dtype`, `gram`, `mesh_axis` and `mesh` of `newton_schulz`.
 
     Raises:
       ValueError: in `init`, ns_coeffs is not (3,) or (n, 3) or has more rows than steps; in `update`, a leaf is not a
@@ -87,7 +90,7 @@ def scale_by_muon(
         mu, momentum = momenta(updates, state.mu, beta, count, nesterov)
         updates = orthogonalize(
             momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers, scale,
-            ns_dtype=ns_dtype, ns_gram=ns_gram, mesh_axis=mesh_axis, mesh=mesh,
+            split=split, ns_dtype=ns_dtype, ns_gram=ns_gram, mesh_axis=mesh_axis, mesh=mesh,
         )  # fmt: skip
         if adaptive:  # scaled by the dual norm of the momentum: arXiv 2409.20325
             updates = by_member(lambda x, y: jnp.sum(x.conj() * y) * y, momentum, updates)
@@ -105,6 +108,7 @@ def orthogonalize(
     dimension_numbers: Any = None,
     scale: Any = None,
     *,
+    split: Any = None,
     ns_dtype: Any = None,
     ns_gram: bool | str = False,
     mesh_axis: Any = None,
@@ -113,7 +117,9 @@ def orthogonalize(
     """optax.contrib's orthogonalize_via_newton_schulz for a whole tree.
 
     dimension_numbers: a tree with a MuonDimensionNumbers or None for each leaf; None: all leaves are matrices.
-    scale: a factor of the results, a number or a 1-D array with one entry for each leaf.
+    scale: a factor of the results, a number or a 1-D array with one entry for each matrix: each leaf, member of a
+      RaggedArray or part of a leaf that is split.
+    split: as for `muon`. The parts of real 2-D leaves are read and written in place.
     ns_dtype, ns_gram, mesh_axis, mesh: `dtype`, `gram`, `mesh_axis` and `mesh` of `newton_schulz`.
 
     Examples:
@@ -127,34 +133,42 @@ def orthogonalize(
     leaves = jax.tree.leaves(tree, is_leaf=is_ragged)
     structure: Any = jax.tree.structure(tree, is_leaf=is_ragged)
     numbers = [None] * len(leaves) if dimension_numbers is None else structure.flatten_up_to(dimension_numbers)
-    ends = np.cumsum([len(x) if is_ragged(x) else 1 for x in leaves])
+    parts = parts_of(tree, split)
+    counts = [
+        len(x) if is_ragged(x) else 1 if of_x is None else len(of_x) for x, of_x in zip(leaves, parts, strict=True)
+    ]
+    ends = np.cumsum(counts)
+    entries = [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
-    def orthogonalized(x: Any, entries: Any) -> Any:
+    def orthogonalized(x: Any, entries: Any, into: Any = None) -> Any:
         part = scale if scale is None or np.ndim(scale) == 0 or len(entries) == len(scale) else scale[entries]
         return newton_schulz(
             x, ns_steps, ns_coeffs,
-            preconditioning=preconditioning, eps=eps, scale=part, dtype=ns_dtype, gram=ns_gram,
+            preconditioning=preconditioning, eps=eps, scale=part, dtype=ns_dtype, gram=ns_gram, into=into,
             mesh_axis=mesh_axis, mesh=mesh,
         )  # fmt: skip
 
     # One call for each RaggedArray, whose members are matrices without any folding, and one call for all arrays.
+    results = [orthogonalized(x, of_x) if is_ragged(x) else x for x, of_x in zip(leaves, entries, strict=True)]
     arrays = [index for index, x in enumerate(leaves) if not is_ragged(x)]
-    views = [Matrices(leaves[index], numbers[index]) for index in arrays]
-    results = [
-        x if not is_ragged(x) else orthogonalized(x, np.arange(end - len(x), end))
-        for x, end in zip(leaves, ends, strict=True)
-    ]
-    matrices = orthogonalized([view.of(leaves[i]) for view, i in zip(views, arrays, strict=True)], ends[arrays] - 1)
-    for index, view, y in zip(arrays, views, matrices, strict=True):
-        results[index] = view.back(y)
+    matrices = [Fused(leaves[index], numbers[index], parts[index]) for index in arrays]
+    found = orthogonalized(
+        [leaf.operands for leaf in matrices],
+        np.concatenate([entries[index] for index in arrays]) if arrays else np.arange(0),
+        [leaf.into for leaf in matrices] if any(map(any, (leaf.into for leaf in matrices))) else None,
+    )
+    for index, leaf, values in zip(arrays, matrices, found, strict=True):
+        results[index] = leaf.result(values)
     return jax.tree.unflatten(structure, results)
 
 
-def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = None) -> optax.GradientTransformation:
+def scale_by_shape(
+    weight_dimension_numbers: Any = None, consistent_rms: Any = None, *, split: Any = None
+) -> optax.GradientTransformation:
     """Scales each leaf by sqrt(max(1, fan out / fan in)), or by sqrt(max(fan in, fan out)) * consistent_rms.
 
     optax has the same transformation as a private function. weight_dimension_numbers: as for `scale_by_muon`, without
-    None leaves.
+    None leaves. split: as for `muon`; each part has its own factor.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -175,7 +189,12 @@ def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = N
         numbers = weight_dimension_numbers
         if callable(numbers):
             numbers = numbers(updates)
-        return by_member(scaled, updates, numbers), state
+        if split is None:
+            return by_member(scaled, updates, numbers), state
+        leaves: list[Any] = jax.tree.leaves(updates)
+        structure: Any = jax.tree.structure(updates)
+        columns = zip(leaves, parts_of(updates, split), structure.flatten_up_to(numbers), strict=True)
+        return structure.unflatten([by_part(scaled, *column) for column in columns]), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
@@ -200,12 +219,25 @@ def muon(
     adam_learning_rate: Any = None,
     muon_weight_dimension_numbers: Any = None,
     consistent_rms: Any = None,
+    normuon_beta2: Any = None,
+    cautious: bool = False,
+    split: Any = None,
     ns_dtype: Any = None,
     ns_gram: bool | str = False,
     mesh_axis: Any = None,
     mesh: Any = None,
 ) -> optax.GradientTransformation:
     """optax.contrib.muon, all matrices together: matrices go to Muon, everything else to AdamW.
+
+    `normuon_beta2`: a number for NorMuon, `scale_by_normuon` of it behind the orthogonalisation, whose state stands
+    behind Muon's; None for plain Muon. `cautious`: decays only weights that the step moves towards zero
+    (`add_cautious_decayed_weights`).
+
+    `split`: which parameters of several fused matrices are orthogonalised and scaled in parts: query, key and value,
+    gate and up, or the heads of a projection. A mapping whose keys are shapes, or regular expressions that are searched
+    for in the path ("layers/0/qkv/kernel"), and whose values are the sizes of the parts along the last axis, or the
+    number of equal parts, or a `MuonSplit` for another axis, or None for no split; the first key that fits counts. Or a
+    function of path and shape that returns such a value. The state does not depend on it.
 
     `ns_dtype`: the dtype of Newton-Schulz iterates ("float16", "bfloat16"), and `ns_gram`: whether steps are taken with
     Gram matrices (True, or "auto": where it is predicted to be faster). Both change the rounding only.
@@ -219,7 +251,8 @@ def muon(
 
     Raises:
       ValueError: as `scale_by_muon`; also where `ns_coeffs` is an unknown preset, where matrices and other leaves lie
-        in one buffer, or where packed parameters come with a weight_decay_mask.
+        in one buffer, or where packed parameters come with a weight_decay_mask, NorMuon or split, and where parts don't
+        fit their parameter; the message names it.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -231,19 +264,24 @@ def muon(
       >>> updates["w"].shape
       (4, 6)
     """
-    partition = Partition(muon_weight_dimension_numbers, weight_decay_mask)
+    partition = Partition(muon_weight_dimension_numbers, weight_decay_mask, split)
+    decayed = add_cautious_decayed_weights if cautious else optax.add_decayed_weights
     parts = (
         scale_by_muon(
             ns_coeffs, ns_steps, beta, eps, mu_dtype,
             nesterov=nesterov, adaptive=adaptive, preconditioning=preconditioning,
-            weight_dimension_numbers=partition.numbers, ns_dtype=ns_dtype, ns_gram=ns_gram,
+            weight_dimension_numbers=partition.numbers, split=split, ns_dtype=ns_dtype, ns_gram=ns_gram,
             mesh_axis=mesh_axis, mesh=mesh,
         ),
-        scale_by_shape(partition.numbers, consistent_rms),
-        optax.add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_shape(partition.numbers, consistent_rms, split=split),
+        decayed(weight_decay, weight_decay_mask),
         optax.scale_by_learning_rate(learning_rate),
     )  # fmt: skip
-    if adaptive:  # the dual norm of unscaled results is needed, so that no scale can be folded into them
+    # Neither the dual norm nor the neurons' average may be of scaled results, and caution looks at whole updates.
+    if normuon_beta2 is not None:
+        of_neurons = scale_by_normuon(normuon_beta2, weight_dimension_numbers=partition.numbers, split=split)
+        of_matrices = optax.chain(parts[0], of_neurons, *parts[1:])
+    elif adaptive or cautious:
         of_matrices = optax.chain(*parts)
     else:
         of_matrices = folded(
