@@ -19,6 +19,8 @@ from jax_vbgemm._src.planner import device_spec, resolve_planner
 from jax_vbgemm._src.planner.single_dots import dots_of, split
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 
+_GRAM_GAIN = 0.9  # Gram matrices round more, and predictions of small batches are no better than that; not measured
+
 Shaped = jax.Array | View
 Rounds = tuple[tuple[Problem, ...], ...]
 
@@ -67,14 +69,16 @@ def members_by_gram(
 ) -> Sequence[bool]:
     """For which matrices the iteration by Gram matrices is predicted to be faster; no device is touched.
 
-    Where nothing can be predicted, the arithmetic decides.
+    Only those for which it has less arithmetic, whose larger size is about 1.5 times the smaller one, or more. Where
+    nothing can be predicted, the arithmetic decides.
     """
     if steps < 2 or not all(compat.is_static(x.shape) for x in xs):
         return [False] * len(xs)
     device = backends.traced_target()
-    if implementation == "xla" or not _has_kernels(xs, dtype, device):
-        by_member = [zip(*of(xs, dtype), strict=True) for of in (_rounds, functools.partial(_gram_rounds, steps=steps))]
-        return [_flops(by_gram) < steps * _flops(by_x) for by_x, by_gram in zip(*by_member, strict=True)]
+    by_member = [zip(*of(xs, dtype), strict=True) for of in (_rounds, functools.partial(_gram_rounds, steps=steps))]
+    saves = [_flops(gram) < steps * _flops(ordinary) for ordinary, gram in zip(*by_member, strict=True)]
+    if implementation == "xla" or not any(saves) or not _has_kernels(xs, dtype, device):
+        return saves
 
     def seconds(indices: Sequence[int], of: Callable[[Sequence[Shaped]], Rounds]) -> tuple[float, ...]:
         members = [xs[i] for i in indices]
@@ -86,22 +90,34 @@ def members_by_gram(
     def by_gram(members: Sequence[Shaped]) -> Rounds:
         return _gram_rounds(members, dtype, steps)
 
-    everyone = range(len(xs))
-    ordinary = [steps * value for value in seconds(everyone, by_x)]
-    # Adding the identity reads and writes a Gram matrix once in each segment.
-    known, size = dots_of(device), dtype.itemsize
+    everyone = list(range(len(xs)))
+    by_itself = [seconds(everyone, of) for of in (by_x, by_gram)]
+    # Adding the identity is a pass over a Gram matrix in each segment, and for large ones a launch.
+    known, small = dots_of(device), 0 if device.rules is None else device.rules.small_array
     count = sum(length > 1 for length in segments(steps))
-    added = [
-        count * (device.launch_seconds + 2 * min(x.shape[-2:]) ** 2 * _batch(x) * size / known.bandwidth) for x in xs
-    ]
-    gram = [value + more for value, more in zip(seconds(everyone, by_gram), added, strict=True)]
-    chosen = [g < o for g, o in zip(gram, ordinary, strict=True)]
+
+    def identity(x: Shaped) -> float:
+        elements: int = min(x.shape[-2:]) ** 2 * _batch(x)
+        launch = device.launch_seconds if elements > small else 0.0
+        return count * (launch + 3.0 * elements * int(dtype.itemsize) / known.bandwidth)
+
+    added = [identity(x) for x in xs]
+    faster = [gram + more < steps * ordinary for ordinary, gram, more in zip(*by_itself, added, strict=True)]
+
+    def total(chosen: Sequence[bool]) -> float:
+        members = [i for i in everyone if chosen[i]]
+        others = [i for i in everyone if not chosen[i]]
+        found = 0.0
+        if members:
+            found += sum(seconds(members, by_gram)) + sum(added[i] for i in members)
+        if others:
+            found += steps * sum(seconds(others, by_x))
+        return found
+
     # Two batches have more launches than one, and may fill the device less well.
-    members = [i for i in everyone if chosen[i]]
-    others = [i for i in everyone if not chosen[i]]
-    total = sum(seconds(members, by_gram)) + sum(added[i] for i in members) if members else 0.0
-    total += steps * sum(seconds(others, by_x)) if others else 0.0
-    return chosen if total < sum(ordinary) else [False] * len(xs)
+    none = [False] * len(xs)
+    best = min([all(both) for both in zip(saves, faster, strict=True)], saves, key=total)
+    return best if total(best) < _GRAM_GAIN * total(none) else none
 
 
 def matrix_seconds(xs: Sequence[jax.Array], precision: Any, planner: AnyPlanner, dtype: Any = None) -> list[float]:

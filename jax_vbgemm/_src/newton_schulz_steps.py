@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src import compat
+from jax_vbgemm._src.elementwise.addition import add_scaled
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View, dense, is_view
 from jax_vbgemm._src.newton_schulz_cost import segments
@@ -109,7 +110,7 @@ def iterated(
             pairs = [rescale(*parts) for parts in zip(xs, grams, tall, divisors, pending, strict=True)]
             xs, grams, scale = [x for x, _ in pairs], [a for _, a in pairs], None
         gemm = functools.partial(how.gemm, symmetric=symmetric)
-        bs, c0 = _product(grams, coeffs[end - length : end], unit, gemm)
+        bs, c0 = _product(grams, coeffs[end - length : end], unit, how.small, gemm)
         # A tall X is iterated as its transpose: (B X^T)^T = X B^T.
         left = [x if flag else b for x, b, flag in zip(xs, bs, tall, strict=True)]
         right = [b if flag else x for x, b, flag in zip(xs, bs, tall, strict=True)]
@@ -125,14 +126,14 @@ def iterated(
     return [x if is_view(x) else x.astype(dtype) for x in xs]
 
 
-def _product(grams: list[Any], rows: Sequence[Any], unit: Any, gemm: Gemm) -> tuple[list[Any], Any]:
+def _product(grams: list[Any], rows: Sequence[Any], unit: Any, small: int, gemm: Gemm) -> tuple[list[Any], Any]:
     """(Q, None), the product by which X is multiplied in these steps; or (Q - c0 I, c0) where there is one step.
 
     Algorithm of Zhang, Amsel, Chen and Dao, Gram Newton-Schulz (2026): with Z = c1 R + c2 R^2, a step multiplies X by
     Z + c0 I, so that the Gram matrix R becomes (Z + c0 I)^2 R. All of these matrices are polynomials of one Hermitian
     matrix: they commute, and their products are Hermitian.
 
-    grams: unit^2 R.
+    grams: unit^2 R. small: as in `Iteration`.
     """
     product: Any = None
     for index, (c0, c1, c2) in enumerate(rows):
@@ -142,7 +143,7 @@ def _product(grams: list[Any], rows: Sequence[Any], unit: Any, gemm: Gemm) -> tu
             return zs, c0
         moved: Any = [] if is_last else list(grams)
         if product is None:
-            product = [_plus_identity(z, c0) for z in zs]
+            product = _plus_identity(zs, c0, small)
             moved = gemm(moved, zs, moved, beta=c0)
         else:  # both in one call
             both = gemm(product + moved, zs + (zs if moved else []), product + moved, beta=c0)
@@ -153,11 +154,22 @@ def _product(grams: list[Any], rows: Sequence[Any], unit: Any, gemm: Gemm) -> tu
     return product, None
 
 
-def _plus_identity(z: jax.Array, number: Any) -> jax.Array:
-    """z + number * I, rounded once."""
-    wide = accumulator(z.dtype)
-    identity = jnp.broadcast_to(jnp.eye(z.shape[-1], dtype=bool), z.shape)
-    return (z.astype(wide) + jnp.where(identity, jnp.asarray(number, wide), 0)).astype(z.dtype)
+def _plus_identity(zs: Sequence[jax.Array], number: Any, small: int) -> list[jax.Array]:
+    """z + number * I for each matrix, rounded once: one call for all of up to `small` elements, as for norms."""
+    results: list[Any] = [None] * len(zs)
+    together = [i for i, z in enumerate(zs) if small and z.size <= small]
+    if together:
+        shapes, dtype = {zs[i].shape for i in together}, zs[0].dtype
+        identities = {shape: jnp.broadcast_to(jnp.eye(shape[-1], dtype=dtype), shape) for shape in shapes}
+        given = [identities[zs[i].shape] for i in together], [zs[i] for i in together]
+        for i, total in zip(together, add_scaled(*given, number, 1, in_place=False), strict=True):
+            results[i] = total
+    for i in set(range(len(zs))) - set(together):  # XLA makes the identity while it adds it
+        wide = accumulator(zs[i].dtype)
+        identity = jnp.broadcast_to(jnp.eye(zs[i].shape[-1], dtype=bool), zs[i].shape)
+        added = jnp.where(identity, jnp.asarray(number, wide), 0)
+        results[i] = (zs[i].astype(wide) + added).astype(zs[i].dtype)
+    return results
 
 
 def _prepared(

@@ -157,6 +157,16 @@ def test_five_steps_read_x_four_times():
     assert calls.count("custom_call @vbgemm_v1") == 17
 
 
+def test_identities_are_added_in_one_call_on_a_gpu():
+    xs = [jax.ShapeDtypeStruct(size, "float32") for size in [(12, 40), (12, 60), (30, 16)] * 8]
+    f = jax.jit(functools.partial(vb.newton_schulz, gram=True, implementation="kernel", dtype="float16"))
+    with vb.target("h100"):
+        exported = jax.export.export(f, platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(xs)
+    text = exported.mlir_module()
+    assert text.count("custom_call @vbgemm_v1") == 17
+    assert text.count("custom_call @vbgemm_add_v1") == 2
+
+
 def chosen(sizes, steps=5, dtype="float32", implementation=None):
     xs = [jax.ShapeDtypeStruct(size, "float32") for size in sizes]
     with vb.target("h100"):
@@ -166,8 +176,9 @@ def chosen(sizes, steps=5, dtype="float32", implementation=None):
 def test_where_it_is_chosen():
     """For matrices far from square that are not small."""
     assert chosen([(4096, 4096), (4096, 14336), (14336, 4096)]) == [False, True, True]
-    assert chosen([(768, 768)] * 12 + [(768, 3072)] * 24, dtype="float16") == [False] * 12 + [True] * 24
-    assert chosen([(16, 64)] * 40) == [False] * 40  # launches of one more call would cost more
+    gpt2_small = [(768, 768)] * 12 + [(768, 2304)] * 12 + [(768, 3072)] * 24
+    assert chosen(gpt2_small, dtype="float16") == [False] * 12 + [True] * 36
+    assert chosen([(16, 64)] * 40) == [False] * 40  # whose steps are launches
     assert chosen([(4096, 14336)], steps=1) == [False]
     assert chosen([(768, 768), (768, 3072)], implementation="xla") == [False, True]
 
@@ -179,6 +190,32 @@ def test_auto():
     assert sum("64x512" in operands for operands in dots) == 4
     text = jax.jit(functools.partial(f, dtype="bfloat16")).lower(xs).as_text()
     assert sum("64x512" in operands for operands in re.findall(r"dot_general .* : \((.*)\) -> ", text)) == 10
+
+
+@pytest.mark.slow
+def test_symbolic_sizes():
+    f = jax.jit(functools.partial(vb.newton_schulz, gram=True, dtype="float32"))
+    program = jax.export.export(f)([jax.ShapeDtypeStruct(jax.export.symbolic_shape("b,m,8"), "float64")])
+    x = oracle.random((3, 12, 8), "float64")
+    np.testing.assert_allclose(program.call([x])[0], f([x])[0], atol=1e-5)
+
+
+def test_maps_and_views():
+    xs = tree(names=["wide", "tall"])
+    stacked = jax.tree.map(lambda x: jnp.stack([x, 3 * x]), xs)
+    buffer = oracle.random((6, 20), "float64")
+
+    @jax.jit
+    def run(stacked, buffer):
+        mapped = jax.vmap(functools.partial(vb.newton_schulz, gram=True))(stacked)
+        window = vb.View(buffer, (4, 9), (20, 1), 2)
+        return mapped, vb.newton_schulz([window], gram=True), vb.newton_schulz([window.dense()])
+
+    mapped, (of_view,), (of_array,) = run(stacked, buffer)
+    by_x, _ = both(xs)
+    for name in xs:
+        np.testing.assert_allclose(mapped[name][1], by_x[name], atol=1e-7)  # eps
+    np.testing.assert_allclose(of_view, of_array, atol=1e-11)
 
 
 @pytest.mark.multidevice(4)
