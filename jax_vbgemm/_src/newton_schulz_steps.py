@@ -110,14 +110,17 @@ def iterated(
             pairs = [rescale(*parts) for parts in zip(xs, grams, tall, divisors, pending, strict=True)]
             xs, grams, scale = [x for x, _ in pairs], [a for _, a in pairs], None
         gemm = functools.partial(how.gemm, symmetric=symmetric)
-        bs, c0 = _product(grams, coeffs[end - length : end], unit, how.small, gemm)
+        of_result = result_dtype(how.dtype, dtype) if is_last and how.dtype is not None else xs[0].dtype
+        # A C of another dtype than the result would have to be converted first.
+        whole = length > 1 or of_result != xs[0].dtype
+        rows = coeffs[end - length : end]
+        bs = _product(grams, rows, unit, how.small, whole, gemm)
         # A tall X is iterated as its transpose: (B X^T)^T = X B^T.
         left = [x if flag else b for x, b, flag in zip(xs, bs, tall, strict=True)]
         right = [b if flag else x for x, b, flag in zip(xs, bs, tall, strict=True)]
         given = [scale, factors if is_last else None]
         alpha = functools.reduce(operator.mul, [value for value in given if value is not None] or [1])
-        of_result = result_dtype(how.dtype, dtype) if is_last and how.dtype is not None else xs[0].dtype
-        added = {} if c0 is None else {"Cs": [x.astype(of_result) for x in xs], "beta": c0 * alpha}
+        added = {} if whole else {"Cs": xs, "beta": rows[0][0] * alpha}
         places = into if is_last else None
         options = {"alpha": alpha, "transpose_b": tall, "into": places, "preferred_element_type": of_result}
         xs = how.gemm(left, right, **added, **options)
@@ -126,8 +129,8 @@ def iterated(
     return [x if is_view(x) else x.astype(dtype) for x in xs]
 
 
-def _product(grams: list[Any], rows: Sequence[Any], unit: Any, small: int, gemm: Gemm) -> tuple[list[Any], Any]:
-    """(Q, None), the product by which X is multiplied in these steps; or (Q - c0 I, c0) where there is one step.
+def _product(grams: list[Any], rows: Sequence[Any], unit: Any, small: int, whole: bool, gemm: Gemm) -> list[Any]:
+    """The product Q by which X is multiplied in these steps; or Q - c0 I for a single step, unless `whole`.
 
     Algorithm of Zhang, Amsel, Chen and Dao, Gram Newton-Schulz (2026): with Z = c1 R + c2 R^2, a step multiplies X by
     Z + c0 I, so that the Gram matrix R becomes (Z + c0 I)^2 R. All of these matrices are polynomials of one Hermitian
@@ -139,19 +142,19 @@ def _product(grams: list[Any], rows: Sequence[Any], unit: Any, small: int, gemm:
     for index, (c0, c1, c2) in enumerate(rows):
         is_last = index == len(rows) - 1
         zs = gemm(grams, grams, grams, alpha=c2 / unit**4, beta=c1 / unit**2)
-        if len(rows) == 1:
-            return zs, c0
+        if not whole:
+            return zs
         moved: Any = [] if is_last else list(grams)
         if product is None:
             product = _plus_identity(zs, c0, small)
-            moved = gemm(moved, zs, moved, beta=c0)
+            moved = moved and gemm(moved, zs, moved, beta=c0)
         else:  # both in one call
             both = gemm(product + moved, zs + (zs if moved else []), product + moved, beta=c0)
             product, moved = both[: len(zs)], both[len(zs) :]
         if not is_last:
             grams = gemm(zs, moved, moved, alpha=1 / unit**2, beta=c0 / unit**2)
             unit = 1
-    return product, None
+    return list(product)
 
 
 def _plus_identity(zs: Sequence[jax.Array], number: Any, small: int) -> list[jax.Array]:

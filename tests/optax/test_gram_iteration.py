@@ -197,7 +197,7 @@ def test_symbolic_sizes():
     f = jax.jit(functools.partial(vb.newton_schulz, gram=True, dtype="float32"))
     program = jax.export.export(f)([jax.ShapeDtypeStruct(jax.export.symbolic_shape("b,m,8"), "float64")])
     x = oracle.random((3, 12, 8), "float64")
-    np.testing.assert_allclose(program.call([x])[0], f([x])[0], atol=1e-5)
+    np.testing.assert_allclose(program.call([x])[0], f([x])[0], atol=1e-4)
 
 
 def test_maps_and_views():
