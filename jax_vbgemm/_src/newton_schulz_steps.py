@@ -141,7 +141,7 @@ def _product(grams: list[Any], rows: Sequence[Any], unit: Any, small: int, whole
     product: Any = None
     for index, (c0, c1, c2) in enumerate(rows):
         is_last = index == len(rows) - 1
-        zs = gemm(grams, grams, grams, alpha=c2 / unit**4, beta=c1 / unit**2)
+        zs: list[Any] = gemm(grams, grams, grams, alpha=c2 / unit**4, beta=c1 / unit**2)
         if not whole:
             return zs
         moved: Any = [] if is_last else list(grams)
