@@ -220,18 +220,27 @@ def test_newton_schulz_into_views():
         "c": oracle.random((2, 5), "float64"),
     }
     buffer = jnp.full((4, 10), 7.0)
-    into = {"a": vb.View(buffer, (4, 6), (10, 1)), "b": vb.View(buffer, (4, 3), (10, 1), 7), "c": None}
-    expected = vb.newton_schulz(xs)
-    for options in ({}, {"gram": True}, {"preconditioning": "spectral"}, {"implementation": "xla"}):
-        found = vb.newton_schulz(xs, into=into, **options)
+
+    def views(buffer):
+        return {"a": vb.View(buffer, (4, 6), (10, 1)), "b": vb.View(buffer, (4, 3), (10, 1), 7), "c": None}
+
+    into = views(buffer)
+    ways = ({}, {"gram": True}, {"preconditioning": "spectral"}, {"implementation": "xla"})
+
+    @jax.jit
+    def run(xs, buffer, steps):
+        into, window = views(buffer), vb.View(buffer, (3, 4), (10, 1), 2)
+        found = [vb.newton_schulz(xs, 2, into=into, **options) for options in ways]
+        return found, vb.newton_schulz(xs, steps, into=into), vb.newton_schulz(xs, 2), vb.newton_schulz([window], 2)
+
+    found, looped, expected, read = run(xs, buffer, 2)
+    for options, results in zip(ways, found, strict=True):
         if "preconditioning" not in options:
-            assert_close([found["a"].dense(), found["b"].dense(), found["c"]], [expected[name] for name in "abc"])
-        assert found["a"].buffer is found["b"].buffer
-        np.testing.assert_array_equal(found["a"].buffer[:, 6], 7)
-    read = vb.newton_schulz([vb.View(buffer + 0.1 * oracle.random((4, 10), "float64"), (3, 4), (10, 1), 2)])[0]
-    assert read.shape == (3, 4)
-    looped = jax.jit(lambda steps: vb.newton_schulz(xs, steps, into=into))(5)
+            assert_close([results["a"].dense(), results["b"].dense(), results["c"]], [expected[name] for name in "abc"])
+        np.testing.assert_array_equal(results["a"].buffer, results["b"].buffer)
+        np.testing.assert_array_equal(results["a"].buffer[:, 6], 7)
     assert_close(looped["b"].dense(), expected["b"])
+    assert read[0].shape == (3, 4)
     with pytest.raises(ValueError, match=r"into\['a'\] is float64\(4, 3\) but tree\['a'\] is float64\(4, 6\)"):
         vb.newton_schulz(xs, into={**into, "a": into["b"]})
     with pytest.raises(ValueError, match="into is given for a RaggedArray"):

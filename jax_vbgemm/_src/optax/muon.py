@@ -116,11 +116,14 @@ def orthogonalize(
 ) -> Any:
     """optax.contrib's orthogonalize_via_newton_schulz for a whole tree.
 
-    dimension_numbers: a tree with a MuonDimensionNumbers or None for each leaf; None: all leaves are matrices.
-    scale: a factor of the results, a number or a 1-D array with one entry for each matrix: each leaf, member of a
-      RaggedArray or part of a leaf that is split.
-    split: as for `muon`. The parts of real 2-D leaves are read and written in place.
-    ns_dtype, ns_gram, mesh_axis, mesh: `dtype`, `gram`, `mesh_axis` and `mesh` of `newton_schulz`.
+    Args:
+      tree: arrays, or RaggedArrays of matrices.
+      ns_coeffs, ns_steps, preconditioning, eps: as in optax, and names as for `newton_schulz`.
+      dimension_numbers: a tree with a MuonDimensionNumbers or None for each leaf; None: all leaves are matrices.
+      scale: a factor of the results, a number or a 1-D array with one entry for each matrix: each leaf, member of a
+        RaggedArray or part of a leaf that is split.
+      split: as for `muon`. The parts of 2-D leaves are read and written in place.
+      ns_dtype, ns_gram, mesh_axis, mesh: `dtype`, `gram`, `mesh_axis` and `mesh` of `newton_schulz`.
 
     Examples:
       >>> import jax.numpy as jnp
