@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import jax_vbgemm as vb
 
@@ -183,6 +185,25 @@ def test_parts_on_many_devices():
     one = jax.jit(lambda x: orthogonalize(x, split={"qkv": 3}))(x)
     many = jax.jit(lambda x: orthogonalize(x, split={"qkv": 3}, mesh_axis="x", mesh=mesh))(x)
     assert_close(many, one)
+
+
+@pytest.mark.multidevice(4)
+def test_parts_on_meshes_with_explicit_axes():
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    params = {"qkv": oracle.random((8, 24), "float64")}
+    options = {"split": {"qkv": 3}, "normuon_beta2": 0.9}
+    optimizer = muon(0.1, **options)
+    expected = jax.jit(optimizer.update)(params, optimizer.init(params), params)[0]
+    with jax.set_mesh(mesh):
+        sharded = jax.tree.map(lambda x: jax.device_put(x, NamedSharding(mesh, P(None, "x"))), params)
+        divided = muon(0.1, mesh_axis="x", **options)
+        updates, _ = jax.jit(lambda params: divided.update(params, divided.init(params), params))(sharded)
+        assert jax.typeof(updates["qkv"]).sharding.spec == P(None, "x")
+        assert_close(updates, expected)
+        with pytest.raises(
+            ValueError, match=r"newton_schulz: tree\['qkv'\] is sharded over the explicit mesh axes 'x'"
+        ):
+            jax.jit(lambda x: orthogonalize(x, split={"qkv": 3}))(sharded)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ optax 0.2.8, which documents the arguments. The structure follows optax/contrib/
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,6 +15,8 @@ import numpy as np
 import optax
 from optax.contrib import MuonDimensionNumbers, MuonState
 
+from jax_vbgemm._src import compat
+from jax_vbgemm._src.arguments import refuse_explicit_axes
 from jax_vbgemm._src.newton_schulz import newton_schulz
 from jax_vbgemm._src.newton_schulz_coefficients import MUON_COEFFS, coefficients
 from jax_vbgemm._src.optax.folding import folded
@@ -24,6 +27,7 @@ from jax_vbgemm._src.optax.packed import by_member, is_ragged
 from jax_vbgemm._src.optax.partition import Partition, shape_factor
 from jax_vbgemm._src.optax.splitting import by_part, parts_of
 from jax_vbgemm._src.optax.variants import add_cautious_decayed_weights, scale_by_normuon
+from jax_vbgemm._src.structure import path_of
 
 
 def scale_by_muon(
@@ -153,15 +157,28 @@ def orthogonalize(
 
     # One call for each RaggedArray, whose members are matrices without any folding, and one call for all arrays.
     results = [orthogonalized(x, of_x) if is_ragged(x) else x for x, of_x in zip(leaves, entries, strict=True)]
-    arrays = [index for index, x in enumerate(leaves) if not is_ragged(x)]
-    matrices = [Fused(leaves[index], numbers[index], parts[index]) for index in arrays]
+    matrices: list[Fused | None] = []
+    for index, (x, of_x) in enumerate(zip(leaves, parts, strict=True)):
+        if of_x is not None and mesh_axis is None:
+            refuse_explicit_axes("newton_schulz", [x], ["tree" + path_of(structure, index)].__getitem__)
+        whole = x if of_x is None else compat.replicated(x)
+        matrices.append(None if is_ragged(x) else Fused(whole, numbers[index], of_x))
+
+    def with_structure(values: Sequence[Any]) -> Any:
+        """A tree in which a leaf that is split is a list, so that messages have the path of the parameter."""
+        of_leaves = [v if v is None or of_x else v[0] for v, of_x in zip(values, parts, strict=True)]
+        return jax.tree.unflatten(structure, of_leaves)
+
+    of_arrays = [of_x for of_x, leaf in zip(entries, matrices, strict=True) if leaf is not None]
     found = orthogonalized(
-        [leaf.operands for leaf in matrices],
-        np.concatenate([entries[index] for index in arrays]) if arrays else np.arange(0),
-        [leaf.into for leaf in matrices] if any(map(any, (leaf.into for leaf in matrices))) else None,
+        with_structure([leaf and leaf.operands for leaf in matrices]),
+        np.concatenate([np.arange(0), *of_arrays]),
+        with_structure([leaf and leaf.into for leaf in matrices]) if any(parts) else None,
     )
-    for index, leaf, values in zip(arrays, matrices, found, strict=True):
-        results[index] = leaf.result(values)
+    for index, (leaf, values) in enumerate(zip(matrices, structure.flatten_up_to(found), strict=True)):
+        if leaf is not None:
+            results[index] = leaf.result(values if parts[index] else [values])
+            results[index] = compat.placed_as(results[index], leaves[index]) if parts[index] else results[index]
     return jax.tree.unflatten(structure, results)
 
 

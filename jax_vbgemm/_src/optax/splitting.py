@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.optax.packed import is_ragged
 
@@ -118,4 +119,5 @@ def by_part(f: Callable[..., jax.Array], x: jax.Array, parts: Sequence[Part] | N
     """f of x and the rest, or of each part of x, joined again."""
     if parts is None:
         return f(x, *rest)
-    return joined([f(part, *rest) for part in sliced(x, parts)], parts)
+    found = joined([f(part, *rest) for part in sliced(compat.replicated(x), parts)], parts)
+    return compat.placed_as(found, x)
