@@ -78,12 +78,12 @@ def newton_schulz(
         then rounded, products are summed in float32, and the last product is stored in the leaf's dtype. (A last step
         of float32 products would lower errors by a tenth at most. Where `steps` is traced, the last product is rounded
         to dtype.) float16 has 8 times smaller errors than bfloat16, and its range suffices.
-      gram: whether steps are taken with the Gram matrix X X^H alone, which is multiplied by X twice in five steps
-        in place of ten times (Zhang, Amsel, Chen and Dao, Gram Newton-Schulz, 2026). True: for all matrices; "auto":
-        where it is predicted to be faster, which it is for matrices that are far from square. The Gram matrix is
-        computed anew after the second step and then after every third at the latest, as rounding errors grow with the
-        steps between. Not for iterates in bfloat16, in which they would grow too much; a traced number of steps is
-        iterated without.
+      gram: whether steps are taken with the Gram matrix X X^H alone, so that four products of five steps have X as an
+        operand in place of ten (Zhang, Amsel, Chen and Dao, Gram Newton-Schulz, 2026). True: for all matrices; "auto":
+        where it is predicted to be faster, which needs matrices that are far from square. The Gram matrix is computed
+        anew after the second step and then after every third at the latest, as rounding errors grow with the steps
+        between. Not for iterates in bfloat16, in which they would grow too much; a traced number of steps is iterated
+        without.
       into: a tree of `View` with the structure of `tree`, as for `batched_matmul`. Result i is written into view i and
         returned as that view of the updated buffer. Where a leaf is None, the result is an array.
       precision, planner: as for `batched_matmul`.
