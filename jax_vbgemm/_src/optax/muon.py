@@ -264,7 +264,8 @@ def muon(
 
     `mesh_axis`: a mesh axis, or a tuple of axes, among whose devices the matrices are divided by predicted time;
     `mesh`: the mesh, where neither jax.set_mesh nor shard_map defines it. See `newton_schulz`. Under
-    optax.inject_hyperparams, pass static_args="mesh": a Mesh is callable and would be taken for a schedule.
+    optax.inject_hyperparams, pass static_args=("mesh", "split"): a Mesh and a function are callable and would be taken
+    for schedules.
 
     Parameters may be packed by `pack_tree`: gradients, momenta and updates are then packed too, and a step is called
     with a few arrays. Buffers of matrices go to Muon, all other buffers to AdamW.
