@@ -8,6 +8,12 @@ Each is timed inside one jitted loop (parameters and state are carried, so every
 calls, in interleaved rounds; medians. An empty jitted loop costs about 17 us an iteration on a GPU. `error` is the
 largest difference of the two first updates of a leaf over that leaf's largest update.
 
+--ours names how ours iterates, once for each way: "default" is optax's way, the others set `ns_dtype` and `ns_gram`.
+--no-calls leaves out the single calls, so that each optimizer is compiled once. In under four minutes on one GPU:
+
+    python benchmarks/muon.py yolo26n resnet50 vit_s gpt2_small llama_layer --no-calls --rounds 3 --budget 0.2 \
+      --ours default --ours bfloat16 --ours float16 --ours gram --ours float16_gram --csv muon_iterations.csv
+
 With --devices 1 --devices 2 each model is measured on one device and on two devices, among which this package divides
 the matrices (mesh_axis). --placement says what each device holds: all parameters and gradients ("replicated"), a part
 of each matrix ("sharded"), or all, with the step inside shard_map ("shard_map"). XLA partitions the computations of
@@ -19,7 +25,7 @@ from __future__ import annotations
 import csv
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -51,15 +57,24 @@ COLUMNS = (
     "loop_us", "call_us", "trace_s", "compile_s", "temp_mib", "error", "devices", "placement",
 )  # fmt: skip
 
+OURS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "bfloat16": {"ns_dtype": "bfloat16"},
+    "float16": {"ns_dtype": "float16"},
+    "gram": {"ns_gram": "auto"},
+    "float16_gram": {"ns_dtype": "float16", "ns_gram": "auto"},
+}
 PLACEMENTS = ("replicated", "sharded", "shard_map")
 
 app = typer.Typer(add_completion=False)
 
 
 def shapes(model: str) -> list[tuple[int, int]]:
-    """The weight matrices of a model: a file muon_<model>_apply.txt (all wide), or one of the two below."""
+    """The weight matrices of a model: a file muon_<model>_apply.txt (all wide), or one of those below."""
     if model == "llama":  # one attention and one feed-forward matrix of a 7B-8B layer: the negative control
         return [(4096, 4096), (4096, 14336)]
+    if model == "llama_layer":  # all matrices of such a layer
+        return 4 * [(4096, 4096)] + 3 * [(4096, 14336)]
     if model == "vit_s":  # 12 blocks of width 384: query-key-value, projection, the tall and the wide MLP matrix
         return [(768, 384)] + 12 * [(384, 1152), (384, 384), (384, 1536), (1536, 384)] + [(384, 1000)]
     return [(problem.m, problem.n) for problem in read_problems(WORKLOADS / f"muon_{model}_apply.txt")]
@@ -104,18 +119,25 @@ class Candidate:
         place = lambda x: jax.device_put(jnp.copy(x), specs.get(x.shape, NamedSharding(mesh, P())))  # noqa: E731
         return jax.tree.map(place, self.optimizer.init(params))
 
-    def compile(self, params: Any, grads: Any) -> None:
+    def compile(self, params: Any, grads: Any, calls: bool) -> None:
+        """Compiles the loop and, if `calls`, the single call, of which the times and the memory are then."""
         state = self.state(params)
+        self.loop = self._compiled(jax.jit(self.spread(self.looped)), jnp.int32(1), params, state, grads)
+        if calls:
+            step = jax.jit(
+                self.spread(self.step), donate_argnums=(0, 1), out_shardings=jax.tree.map(_sharding, (params, state))
+            )
+            self.call = self._compiled(step, params, state, grads)
+
+    def _compiled(self, function: Any, *args: Any) -> Any:
         start = time.perf_counter()
-        lowered = jax.jit(
-            self.spread(self.step), donate_argnums=(0, 1), out_shardings=jax.tree.map(_sharding, (params, state))
-        ).lower(params, state, grads)
+        lowered = function.lower(*args)
         self.trace_s = time.perf_counter() - start
         start = time.perf_counter()
-        self.call = lowered.compile()
+        compiled = lowered.compile()
         self.compile_s = time.perf_counter() - start
-        self.temp_mib = self.call.memory_analysis().temp_size_in_bytes / 2**20
-        self.loop = jax.jit(self.spread(self.looped)).lower(jnp.int32(1), params, state, grads).compile()
+        self.temp_mib = compiled.memory_analysis().temp_size_in_bytes / 2**20
+        return compiled
 
     def seconds(self, function: Callable[..., Any], *leading: Any, params: Any, grads: Any) -> float:
         args = jax.block_until_ready((jax.tree.map(jnp.copy, params), self.state(params)))
@@ -134,9 +156,16 @@ def spec_of(shape: tuple[int, ...], devices: int, placement: str) -> P:
 
 
 def measure(
-    model: str, devices: int, placement: str, rounds: int, budget: float, progress: Progress
-) -> tuple[dict[str, Candidate], float]:
-    """Both optimizers on one model, and the difference of their first updates."""
+    model: str,
+    ours: Sequence[str],
+    devices: int,
+    placement: str,
+    rounds: int,
+    budget: float,
+    calls: bool,
+    progress: Progress,
+) -> tuple[dict[str, Candidate], dict[str, float]]:
+    """The optimizers on one model, and the difference of each first update from that of optax."""
     rng = np.random.default_rng(0)
     mesh = jax.make_mesh((devices,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
 
@@ -154,20 +183,23 @@ def measure(
     spread = in_shard_map if devices > 1 and placement == "shard_map" else lambda function: function
     candidates = {
         "optax": Candidate(optax.contrib.muon(1e-3, ns_steps=NS_STEPS), optax.apply_updates, spread),
-        "vbgemm": Candidate(
-            jax_vbgemm.optax.muon(1e-3, ns_steps=NS_STEPS, **many), jax_vbgemm.optax.apply_updates, spread
-        ),
     }
-    task = progress.add_task(model, total=2 * (2 + rounds))
+    for way in ours:
+        optimizer = jax_vbgemm.optax.muon(1e-3, ns_steps=NS_STEPS, **OURS[way], **many)
+        name = "vbgemm" if way == "default" else f"vbgemm {way}"
+        candidates[name] = Candidate(optimizer, jax_vbgemm.optax.apply_updates, spread)
+    task = progress.add_task(model, total=len(candidates) * (2 + rounds))
     first = {}
     for name, candidate in candidates.items():
-        candidate.compile(params, grads)
+        candidate.compile(params, grads, calls)
         progress.advance(task)
         zeros = jax.tree.map(jnp.zeros_like, params)  # so that the new parameters are the updates, unrounded
-        first[name] = jax.tree.map(np.asarray, candidate.call(zeros, candidate.state(params), grads)[0])
+        first[name] = jax.tree.map(np.asarray, candidate.loop(jnp.int32(1), zeros, candidate.state(params), grads)[0])
         progress.advance(task)
-    pairs = zip(first["optax"], first["vbgemm"], strict=True)
-    error = max(float(np.abs(x - y).max() / np.abs(x).max()) for x, y in pairs)
+    errors = {
+        name: max(float(np.abs(x - y).max() / np.abs(x).max()) for x, y in zip(first["optax"], found, strict=True))
+        for name, found in first.items()
+    }
     # The loop has as many steps as the slower optimizer does in the budget. On a GPU, XLA makes command buffers in the
     # first runs of a loop.
     timed = partial(Candidate.seconds, params=params, grads=grads)
@@ -179,16 +211,19 @@ def measure(
     for _ in range(rounds):
         for candidate in candidates.values():
             candidate.loop_s.append(timed(candidate, candidate.loop, jnp.int32(count)) / count)
-            candidate.call_s.append(timed(candidate, candidate.call))
+            if calls:
+                candidate.call_s.append(timed(candidate, candidate.call))
             progress.advance(task)
-    return candidates, error
+    return candidates, errors
 
 
 @app.command(help=__doc__)
 def main(
-    models: Annotated[list[str], typer.Argument(help="yolo26n, resnet50, gpt2_small, llama, vit_s")],
+    models: Annotated[list[str], typer.Argument(help="yolo26n, resnet50, gpt2_small, llama, llama_layer, vit_s")],
     precision: Annotated[str, typer.Option(help=", ".join(NAMES), callback=one_of(NAMES))] = "default",
     rounds: Annotated[int, typer.Option(help="interleaved repetitions")] = 9,
+    ours: Annotated[list[str], typer.Option(help=", ".join(OURS), callback=one_of(OURS))] = ["default"],  # noqa: B006
+    calls: Annotated[bool, typer.Option(help="time single calls too")] = True,
     devices: Annotated[list[int], typer.Option(help="numbers of devices, each measured")] = [1],  # noqa: B006
     placement: Annotated[str, typer.Option(help=", ".join(PLACEMENTS), callback=one_of(PLACEMENTS))] = "replicated",
     budget: Annotated[float, typer.Option(help="seconds of one timed loop, about")] = 0.5,
@@ -208,24 +243,25 @@ def main(
     rows = []
     with Progress(console=console) as progress:
         for model, count in ((model, count) for model in models for count in devices):
-            candidates, error = measure(model, count, placement, rounds, budget, progress)
+            candidates, errors = measure(model, ours, count, placement, rounds, budget, calls, progress)
             sizes = shapes(model)
             flops = products_flops(sizes)
             medians = {name: statistics.median(candidate.loop_s) for name, candidate in candidates.items()}
             for name, candidate in candidates.items():
-                loop, call = medians[name], statistics.median(candidate.call_s)
-                known = "H100" in device and precision in H100_RATES
+                loop, error = medians[name], errors[name]
+                call_us = f"{statistics.median(candidate.call_s) * 1e6:.1f}" if calls else ""
+                known = "H100" in device and precision in H100_RATES and name in ("optax", "vbgemm")
                 limit = flops / H100_RATES[precision] + 3 * NS_STEPS * H100_LAUNCH if known else None
                 table.add_row(
                     model, str(count), str(len(sizes)), f"{flops / 1e9:.1f}", name,
-                    f"{loop * 1e6:.0f}", f"{call * 1e6:.0f}",
+                    f"{loop * 1e6:.0f}", call_us,
                     f"{candidate.trace_s:.2f}", f"{candidate.compile_s:.2f}", f"{candidate.temp_mib:.1f}",
                     f"{flops / loop / 1e12:.2f}", f"{limit / loop:.0%}" if limit else "-",
                     f"{medians['optax'] / loop:.2f}x", f"{error:.0e}",
                 )  # fmt: skip
                 rows.append(
                     (model, name, device, jax.__version__, precision, len(sizes), f"{flops / 1e9:.6g}",
-                     f"{loop * 1e6:.1f}", f"{call * 1e6:.1f}", f"{candidate.trace_s:.3f}",
+                     f"{loop * 1e6:.1f}", call_us, f"{candidate.trace_s:.3f}",
                      f"{candidate.compile_s:.3f}", f"{candidate.temp_mib:.2f}", f"{error:.2g}", count, placement)
                 )  # fmt: skip
             if file:  # written after each model, so that no measurement is lost if the next one fails

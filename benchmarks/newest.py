@@ -224,6 +224,20 @@ def muon() -> list[str]:
     )
 
 
+def muon_errors() -> list[str]:
+    wanted = [("tf32", "X"), ("tf32", "Gram"), ("float16", "X"), ("float16", "Gram"), ("bfloat16", "X")]
+    of = {tuple(row.values())[:5]: row for row in rows_of("cpu_muon_errors.csv")}
+    lines = []
+    for matrix, name, steps in dict.fromkeys(key[:3] for key in of):
+        if (name, steps) in (("simple", "5"), ("polar_express", "8")):
+            rounding = [of[matrix, name, steps, *key]["rounding"] for key in wanted]
+            lines.append(
+                (matrix, f"{name}, {steps} steps", of[matrix, name, steps, "float32", "X"]["polar"], *rounding)
+            )
+    head = ["TF32", "TF32, Gram", "float16", "float16, Gram", "bfloat16"]
+    return table(("matrix", "coefficients", "distance from U V^T", *head), lines)
+
+
 def devices() -> list[str]:
     lines = []
     for title, name, model in (
@@ -367,6 +381,7 @@ REGIONS: dict[str, tuple[Sequence[Path], Callable[[], list[str]]]] = {
     "traced": ([DOCS / "speed.md"], traced),
     "loop": ([DOCS / "speed.md"], loop),
     "muon": ([DOCS / "guides" / "optax.md"], muon),
+    "muon_errors": ([DOCS / "guides" / "optax.md"], muon_errors),
     "devices": ([DOCS / "guides" / "many_devices.md"], devices),
     "experts": ([DOCS / "guides" / "many_devices.md"], experts),
     "irreps": ([DOCS / "guides" / "irreps.md"], irreps),

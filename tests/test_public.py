@@ -88,8 +88,8 @@ FUNCTIONS = [
             "quantize_experts", "route", "router_z_loss",
         ),
         "jax_vbgemm.optax": (
-            "apply_updates", "muon", "orthogonalize", "pack_state", "pack_tree", "scale_by_muon", "scale_by_shape",
-            "scale_by_soap", "shampoo", "soap", "unpack_state",
+            "add_cautious_decayed_weights", "apply_updates", "muon", "orthogonalize", "pack_state", "pack_tree",
+            "scale_by_muon", "scale_by_normuon", "scale_by_shape", "scale_by_soap", "shampoo", "soap", "unpack_state",
         ),
     }.items()
     for public in names
@@ -107,7 +107,7 @@ CLASSES = [("jax_vbgemm", name) for name in ("RaggedArray", "Scaled", "View", "V
     ("jax_vbgemm.irreps.haiku", "Linear"),
     ("jax_vbgemm.irreps.nnx", "IrrepsIndexedLinear"),
     ("jax_vbgemm.irreps.nnx", "IrrepsLinear"),
-    *(("jax_vbgemm.optax", name) for name in ("PackedTree", "ShampooState", "SoapState")),
+    *(("jax_vbgemm.optax", name) for name in ("MuonSplit", "NorMuonState", "PackedTree", "ShampooState", "SoapState")),
 ]
 
 

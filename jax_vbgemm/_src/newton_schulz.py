@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,30 +15,19 @@ from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes
 from jax_vbgemm._src.many_devices.divided import divided
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
+from jax_vbgemm._src.matmul.into import check_windows
 from jax_vbgemm._src.matmul.options import checked_implementation
 from jax_vbgemm._src.matmul.packed import RaggedArray, pack_as
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View, dense, is_view
 from jax_vbgemm._src.mesh_axes import mesh_axes
-from jax_vbgemm._src.newton_schulz_cost import matrix_seconds, members_alone
-from jax_vbgemm._src.newton_schulz_norms import (
-    divisors_of,
-    norm_of,
-    norms_of,
-    packed_norms,
-    rescale_aol,
-    rescale_schatten,
-    small_size,
-    times,
-)
+from jax_vbgemm._src.newton_schulz_coefficients import MUON_COEFFS, coefficients
+from jax_vbgemm._src.newton_schulz_cost import matrix_seconds, members_alone, members_by_gram
+from jax_vbgemm._src.newton_schulz_norms import packed_norms, small_size
+from jax_vbgemm._src.newton_schulz_steps import Iteration, is_tall, iterated, looped, result_dtype
 from jax_vbgemm._src.structure import path_of
 
-MUON_COEFFS = (3.4445, -4.7750, 2.0315)
-"""Keller Jordan's quintic. It is steep at 0, and singular values end in about [0.7, 1.2] instead of at 1."""
-
 PRECONDITIONINGS = ("frobenius", "spectral", "aol", "schatten")
-
-Gemm = Callable[..., Any]
 
 
 def newton_schulz(
@@ -49,6 +38,9 @@ def newton_schulz(
     preconditioning: str = "frobenius",
     eps: Any = 1e-8,
     scale: Any = None,
+    dtype: Any = None,
+    gram: bool | str = False,
+    into: Any = None,
     precision: Any = None,
     planner: AnyPlanner = "auto",
     implementation: str | None = None,
@@ -64,10 +56,15 @@ def newton_schulz(
 
     Args:
       tree: pytree of arrays (..., m, n) of a floating or complex dtype, or a RaggedArray; leading dimensions are a
-        batch, and a `View` is the array that it shows. A tree without leaves is returned as it is.
+        batch, and a `View` is the array that it shows, which the first step reads in place where it is a real matrix
+        and preconditioning is "frobenius". A tree without leaves is returned as it is.
       steps: number of steps, an integer of at least 0; ignored where `coeffs` has a row for each step. It may be traced
         (as by optax.inject_hyperparams): the steps are then a loop of XLA.
-      coeffs: (c0, c1, c2), or an array (steps, 3); numbers or traced. They are rounded to each leaf's dtype first.
+      coeffs: (c0, c1, c2), or an array (steps, 3); numbers or traced. They are rounded to each leaf's dtype first. Or a
+        name: "simple" (Keller Jordan's, the default), "quintic" (You Jiacheng's five), "polar_express" (arXiv
+        2505.16932, with its safety factor) and "cans" (arXiv 2506.10935), both computed for the number of steps, and
+        "aol", the four rows for preconditioning "aol" (arXiv 2512.04632). optax's names "standard" and "dion" are
+        "simple" and "quintic".
       preconditioning: the method that bounds the singular values before the first step. "frobenius" and "spectral"
         divide by that norm + eps; "aol" (arXiv 2512.04632) and "schatten" (arXiv 2506.10935) rescale by the first A.
         Results are those of X / ||X|| as long as ||X||^2 can be held in the accumulator's dtype (up to 1.8e19 in
@@ -76,6 +73,19 @@ def newton_schulz(
       eps: added to the norm.
       scale: a factor of the results, applied in the last product: a number, or a 1-D array with one entry for each
         leaf; real, known or traced.
+      dtype: the real dtype of the iterates, of any leaf's dtype; None: that of each leaf. "float16" and "bfloat16" are
+        the fastest on tensor cores. Norms are computed in the leaf's accumulator, the matrices are divided by them and
+        then rounded, products are summed in float32, and the last product is stored in the leaf's dtype. (A last step
+        of float32 products would lower errors by a tenth at most. Where `steps` is traced, the last product is rounded
+        to dtype.) float16 has 8 times smaller errors than bfloat16, and its range suffices.
+      gram: whether steps are taken with the Gram matrix X X^H alone, so that four products of five steps have X as an
+        operand in place of ten (Zhang, Amsel, Chen and Dao, Gram Newton-Schulz, 2026). True: for all matrices; "auto":
+        where it is predicted to be faster, which needs matrices that are far from square. The Gram matrix is computed
+        anew after the second step and then after every third at the latest, as rounding errors grow with the steps
+        between. Not for iterates in bfloat16, in which they would grow too much; a traced number of steps is iterated
+        without.
+      into: a tree of `View` with the structure of `tree`, as for `batched_matmul`. Result i is written into view i and
+        returned as that view of the updated buffer. Where a leaf is None, the result is an array.
       precision, planner: as for `batched_matmul`.
       implementation: "kernel" (all in one batch), "xla" (one dot for each product), or None: the cost model decides
         at trace time which matrices are so large that XLA's dots are faster. All other matrices are one batch.
@@ -86,14 +96,16 @@ def newton_schulz(
       mesh: the mesh of the axis; None: that of the enclosing jax.set_mesh or shard_map.
 
     Returns:
-      A pytree of the structure, shapes and dtypes of `tree`.
+      A pytree of the structure, shapes and dtypes of `tree`; its leaves are arrays, or views where `into` has them.
 
     Raises:
-      ValueError: a leaf has rank 0 or 1, coeffs a shape other than (3,) or (n, 3), scale one that is neither () nor
-        (leaves,), steps is negative, preconditioning is unknown, preconditioning is "aol" and symbolic sizes
-        don't determine which is larger, mesh_axis is not an axis of the mesh, or mesh_axis is given and a size is
-        symbolic.
-      TypeError: a leaf is neither floating nor complex, coeffs are complex, or steps is no integer.
+      ValueError: a leaf has rank 0 or 1, coeffs are an unknown name or have a shape other than (3,) or (n, 3), scale
+        has one that is neither () nor (leaves,), steps is negative, preconditioning is unknown, preconditioning is
+        "aol" and symbolic sizes don't determine which is larger, gram is none of its values, or True for iterates in
+        bfloat16, into does not fit the tree or is given for a RaggedArray, mesh_axis is not an axis of the mesh, or
+        mesh_axis is given and a size is symbolic.
+      TypeError: a leaf is neither floating nor complex, coeffs are complex, dtype is not a real floating one, or is
+        given and a leaf is complex, or steps is no integer, or is traced where coeffs are a name.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -106,7 +118,12 @@ def newton_schulz(
     # This message and that about the shape of coeffs begin with the words of optax.contrib.muon, which callers know.
     if preconditioning not in PRECONDITIONINGS:
         raise ValueError(f"Unknown preconditioning {preconditioning} (known are {', '.join(PRECONDITIONINGS)})")
-    if not isinstance(coeffs, jax.Array):
+    if isinstance(coeffs, str):
+        steps = _steps(steps)
+        if not isinstance(steps, int):
+            raise TypeError(f"newton_schulz: steps is traced, and coeffs = {coeffs!r} need to know it")
+        coeffs = coefficients(coeffs, steps)
+    elif not isinstance(coeffs, jax.Array):
         coeffs = np.asarray(coeffs)
     if jnp.iscomplexobj(coeffs):
         raise TypeError(f"newton_schulz: coeffs are {coeffs.dtype}: they must be real")
@@ -114,24 +131,35 @@ def newton_schulz(
         raise ValueError(f"Newton-Schulz coefficients must have shape (3,) or (n, 3), got {coeffs.shape}")
     steps = coeffs.shape[0] if coeffs.ndim == 2 else _steps(steps)
     implementation = checked_implementation("newton_schulz", implementation)
-    tree = jax.tree.map(dense, tree, is_leaf=is_view)
+    dtype = None if dtype is None else jnp.dtype(dtype)
+    if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"newton_schulz: dtype is {dtype}: it must be a real floating one")
+    if gram not in (False, True, "auto"):
+        raise ValueError(f"newton_schulz: gram must be False, True or 'auto', not {gram!r}")
     packed = tree if isinstance(tree, RaggedArray) else None
     if packed is not None:
         tree = packed.unpack()
-    leaves, structure = jax.tree.flatten(tree)
+    given, structure = jax.tree.flatten(tree, is_leaf=is_view)
 
     def written(index: int) -> str:
         return "tree" + path_of(structure, index)
 
     leaves = [
         leaf if isinstance(leaf, jax.Array) else as_array("newton_schulz", written(index), leaf)
-        for index, leaf in enumerate(leaves)
+        for index, leaf in enumerate(map(dense, given))
     ]
     for index, leaf in enumerate(leaves):
         if leaf.ndim < 2:
             raise ValueError(f"newton_schulz: {written(index)} is {leaf.shape}: a matrix has rank 2 or more")
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise TypeError(f"newton_schulz: {written(index)} is {leaf.dtype}: it must be floating or complex")
+        if dtype is not None and jnp.iscomplexobj(leaf):
+            raise TypeError(f"newton_schulz: {written(index)} is {leaf.dtype}, but dtype is {dtype}: it must be real")
+        if gram is True and (dtype or leaf.dtype) == jnp.bfloat16:
+            raise ValueError(
+                f"newton_schulz: {written(index)} would be iterated in bfloat16, in which Gram matrices are not exact "
+                "enough: use dtype='float16' with gram=True"
+            )
         if preconditioning == "aol" and not _sizes_tell(leaf.shape):  # only "aol" depends on which size is larger
             raise ValueError(
                 f"newton_schulz: {written(index)} is {leaf.shape}, and 'aol' needs to know which size is larger: give "
@@ -141,12 +169,14 @@ def newton_schulz(
     scales = None if scale is None else _scales(scale, len(leaves))
 
     def all_of(leaves: Sequence[jax.Array], scales: Any, coeffs: Any, steps: Any, eps: Any, **places: Any) -> list[Any]:
-        options = (precision, planner, implementation)
+        options = (dtype, gram, precision, planner, implementation)
         return _orthogonalized(leaves, steps, coeffs, preconditioning, eps, scales, *options, **places)
+
+    targets = _targets(into, packed, structure, leaves)
 
     def finished(results: Sequence[Any]) -> Any:
         if packed is None:
-            return jax.tree.unflatten(structure, results)
+            return jax.tree.unflatten(structure, _put(results, targets))
         if results and all(is_view(x) for x in results):  # views of one buffer with the members' layout
             return RaggedArray(results[0].buffer, packed.members)
         return pack_as(results, packed.members)
@@ -154,7 +184,7 @@ def newton_schulz(
     axes = None if mesh_axis is None else mesh_axes("newton_schulz", mesh_axis, mesh)
     if axes is None or axes.size == 1 or not leaves:
         refuse_explicit_axes("newton_schulz", leaves, written)
-        places = _places_of(packed, leaves, steps, preconditioning)
+        places = _places_of(packed, given, leaves, targets, steps, preconditioning)
         return finished(all_of(leaves, scales, coeffs, steps, eps, **places))
     for index, leaf in enumerate(leaves):
         if not compat.is_static(leaf.shape):
@@ -170,20 +200,71 @@ def newton_schulz(
             of_part["scales"] = (jnp.asarray(of_all) if isinstance(indices, jax.Array) else of_all)[indices]
         return all_of(parts, **of_part, into=into)
 
-    seconds = matrix_seconds(leaves, precision, planner)
+    seconds = matrix_seconds(leaves, precision, planner, dtype)
     return finished(divided(part_of, leaves, traced, seconds, axes))
 
 
+def _targets(into: Any, packed: Any, structure: Any, leaves: Sequence[jax.Array]) -> list[View | None] | None:
+    """The views of `into`, one for each leaf or None."""
+    if into is None:
+        return None
+    if packed is not None:
+        raise ValueError("newton_schulz: into is given for a RaggedArray, whose results are a new one")
+    try:
+        views = structure.flatten_up_to(into)
+    except ValueError as error:
+        raise ValueError(f"newton_schulz: into has another structure than tree: {error}") from None
+
+    def written(name: str, index: int) -> str:
+        return name + path_of(structure, index)
+
+    check_windows(
+        "newton_schulz", views, functools.partial(written, "into"), functools.partial(written, "tree"),
+        [x.shape for x in leaves], [x.dtype for x in leaves],
+    )  # fmt: skip
+    return list(views)
+
+
+def _put(results: Sequence[Any], targets: Sequence[View | None] | None) -> list[Any]:
+    """The results, of which those that are arrays yet are put into their views; views of one buffer share the last."""
+    if targets is None:
+        return list(results)
+    last: dict[int, Any] = {}
+    for result, target in zip(results, targets, strict=True):
+        if target is not None and is_view(result):
+            last[id(target.buffer)] = result.buffer
+    for result, target in zip(results, targets, strict=True):
+        if target is not None and not is_view(result):
+            key = id(target.buffer)
+            last[key] = target.layout.put(last.get(key, target.buffer), result)
+    return [
+        result if target is None else View.with_layout(last[id(target.buffer)], target.layout)
+        for result, target in zip(results, targets, strict=True)
+    ]
+
+
 def _places_of(
-    packed: RaggedArray | None, leaves: Sequence[jax.Array], steps: Any, preconditioning: str
+    packed: RaggedArray | None,
+    given: Sequence[Any],
+    leaves: Sequence[jax.Array],
+    targets: Sequence[View | None] | None,
+    steps: Any,
+    preconditioning: str,
 ) -> dict[str, Any]:
-    """Where `_orthogonalized` reads the members of a RaggedArray in place, and a new buffer for the results."""
+    """Where `_orthogonalized` reads matrices in place, and where it writes the results."""
     # X must occur in products and norms only.
     simple = isinstance(steps, int) and steps > 0 and preconditioning == "frobenius"
-    if packed is None or not simple or not all(x.ndim == 2 and not jnp.iscomplexobj(x) for x in leaves):
+    in_place = [simple and x.ndim == 2 and not jnp.iscomplexobj(x) for x in leaves]
+    if packed is None:
+        views: list[Any] = [
+            x if is_view(x) and flag else leaf for x, leaf, flag in zip(given, leaves, in_place, strict=True)
+        ]
+        return {"views": views, "into": targets}
+    if not all(in_place):
         return {}
     target = RaggedArray(jnp.zeros_like(packed.buffer), packed.members)
-    return {"packed": packed, "into": [target.view(index) for index in range(len(leaves))]}
+    members, into = ([x.view(index) for index in range(len(leaves))] for x in (packed, target))
+    return {"packed": packed, "views": members, "into": into}
 
 
 def _orthogonalized(
@@ -193,58 +274,97 @@ def _orthogonalized(
     preconditioning: str,
     eps: Any,
     scales: Any,
+    dtype: Any,
+    gram: bool | str,
     precision: Any,
     planner: AnyPlanner,
     implementation: str | None,
     packed: RaggedArray | None = None,
-    into: Sequence[View] | None = None,
+    views: Sequence[Any] | None = None,
+    into: Sequence[View | None] | None = None,
 ) -> list[Any]:
     """newton_schulz for checked arguments; `scales` has one entry for each leaf, or is None.
 
-    packed: the RaggedArray whose members the leaves are, which is read in place, or None.
-    into: a view for each leaf into which the last product writes; those of a dtype share a buffer. The results are then
-    views of the new buffers with these layouts. Where there is no last product, the results are arrays.
+    packed: the RaggedArray whose members the leaves are, or None.
+    views: the leaves as they are read in place.
+    into: a view or None for each leaf, into which the last product writes. The results are then views of the new
+    buffers with these layouts. Where there is no last product, or it has another dtype, the results are arrays.
     """
     results: list[Any] = [None] * len(leaves)
-    views: list[Any] = list(leaves) if packed is None else [packed.view(index) for index in range(len(leaves))]
-    if not (isinstance(steps, int) and steps > 0):
-        into = None
-    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
-        of_dtype = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
-        alone = members_alone([leaves[index] for index in of_dtype], precision, planner, implementation)
-        numbers = _rounded(coeffs, dtype)
-        per_step = list(numbers) if coeffs.ndim == 2 else [numbers] * (steps if isinstance(steps, int) else 1)
-        buffer = None if into is None else into[of_dtype[0]].buffer
-        for route in (False, True):
-            members = [index for index, out in zip(of_dtype, alone, strict=True) if out == route]
-            if not members:
-                continue
+    views = leaves if views is None else views
+    rows = list(coeffs) if coeffs.ndim == 2 else [coeffs] * (steps if isinstance(steps, int) else 1)
+    for of_leaf in dict.fromkeys(leaf.dtype for leaf in leaves):
+        of_dtype = [index for index, leaf in enumerate(leaves) if leaf.dtype == of_leaf]
+        groups = _groups(leaves, of_dtype, steps, dtype or of_leaf, gram, precision, planner, implementation)
+        per_step = [_rounded(row, of_leaf) for row in rows]
+        places = into if isinstance(steps, int) and steps > 0 else None
+        if dtype is not None and result_dtype(dtype, of_leaf) != of_leaf:
+            places = None
+        last: dict[int, Any] = {}  # the newest form of each buffer that is written into
+        for (alone, by_gram), members in groups.items():
 
-            def gemm(*operands: Any, route: bool = route, **options: Any) -> Any:
-                chosen = "xla" if route else implementation
+            def gemm(*operands: Any, alone: bool = alone, **options: Any) -> Any:
+                chosen = "xla" if alone else implementation
                 options = {"precision": precision, **options}
                 return batched_gemm(*operands, planner=planner, implementation=chosen, **options)
 
-            matrices = [(leaves if route else views)[index] for index in members]
-            norms = packed_norms(packed, members) if packed is not None and not route else None
-            by_kernel = preconditioning != "spectral" and not route and implementation != "xla"
-            small = small_size() if by_kernel else 0
+            matrices = [(leaves if alone else views)[index] for index in members]
+            norms = packed_norms(packed, members) if packed is not None and not alone else None
+            by_kernel = preconditioning != "spectral" and not alone and implementation != "xla"
+            how = Iteration(gemm, preconditioning, eps, small_size() if by_kernel else 0, dtype, by_gram)
             factors = None
             if scales is not None:
-                factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], dtype)
+                factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], of_leaf)
             if isinstance(steps, int):
-                places = None if into is None else [View.with_layout(buffer, into[index].layout) for index in members]
-                iterated = _iterate(matrices, per_step, preconditioning, eps, gemm, small, factors, norms, places)
-                if into is not None:
-                    buffer = iterated[0].buffer
+                of_members = None
+                if places is not None:
+                    of_members = [_moved(places[index], last) for index in members]
+                found = iterated(matrices, per_step, how, factors, norms, of_members)
+                for index, value in zip(members, found, strict=True):
+                    place = None if places is None else places[index]
+                    if place is not None:
+                        last[id(place.buffer)] = value.buffer
             else:
-                iterated = _loop(matrices, steps, numbers, preconditioning, eps, gemm, small, factors)
-            for index, value in zip(members, iterated, strict=True):
+                found = looped(matrices, steps, per_step[0], how, factors)
+            for index, value in zip(members, found, strict=True):
                 results[index] = value
-        if into is not None:  # both routes have written into the last buffer
-            for index in of_dtype:
-                results[index] = View.with_layout(buffer, into[index].layout)
+        for index in of_dtype:  # all groups have written into the last buffers
+            if places is not None and places[index] is not None:
+                results[index] = _moved(places[index], last)
     return results
+
+
+def _moved(view: View | None, last: Mapping[int, Any]) -> View | None:
+    """The view of the newest form of its buffer."""
+    return None if view is None else View.with_layout(last.get(id(view.buffer), view.buffer), view.layout)
+
+
+def _groups(
+    leaves: Sequence[jax.Array],
+    members: Sequence[int],
+    steps: Any,
+    dtype: Any,
+    gram: bool | str,
+    precision: Any,
+    planner: AnyPlanner,
+    implementation: str | None,
+) -> dict[tuple[bool, bool], list[int]]:
+    """The members, leaves of one dtype, by whether they are single dots and whether they are iterated by their Gram
+    matrices; dtype: that of the iterates."""
+    options = (precision, planner, implementation, dtype)
+    by_gram: Sequence[bool] = [False] * len(members)
+    if isinstance(steps, int) and gram is not False and dtype != jnp.bfloat16:
+        by_gram = [True] * len(members)
+        if gram == "auto":
+            by_gram = members_by_gram([leaves[index] for index in members], steps, *options)
+    groups: dict[tuple[bool, bool], list[int]] = {}
+    for chosen in (False, True):
+        indices = [index for index, of_member in zip(members, by_gram, strict=True) if of_member == chosen]
+        matrices = [leaves[index] for index in indices]
+        alone = members_alone(matrices, *options, steps if chosen else None) if matrices else ()
+        for index, out in zip(indices, alone, strict=True):
+            groups.setdefault((out, chosen), []).append(index)
+    return dict(sorted(groups.items()))
 
 
 def _steps(steps: Any) -> Any:
@@ -262,107 +382,6 @@ def _steps(steps: Any) -> Any:
     return steps
 
 
-def _loop(
-    xs: list[jax.Array],
-    steps: jax.Array,
-    numbers: Any,
-    preconditioning: str,
-    eps: Any,
-    gemm: Gemm,
-    small: int,
-    factors: Any,
-) -> list[jax.Array]:
-    """The iteration with a traced number of steps, which all have the same coefficients."""
-
-    def first(xs: list[jax.Array]) -> list[jax.Array]:
-        return _iterate(xs, [numbers], preconditioning, eps, gemm, small, None)
-
-    def none(xs: list[jax.Array]) -> list[jax.Array]:
-        return _iterate(xs, [], preconditioning, eps, gemm, small, None)
-
-    def further(_: Any, xs: list[jax.Array]) -> list[jax.Array]:
-        return _iterate(xs, [numbers], None, eps, gemm, small, None)
-
-    xs = jax.lax.fori_loop(1, steps, further, jax.lax.cond(steps > 0, first, none, xs))
-    return xs if factors is None else _multiplied(xs, factors)
-
-
-def _iterate(
-    xs: list[jax.Array],
-    coeffs: Sequence[Any],
-    preconditioning: str | None,
-    eps: Any,
-    gemm: Gemm,
-    small: int,
-    factors: Any,
-    norms: jax.Array | None = None,
-    into: Sequence[View] | None = None,
-) -> list[Any]:
-    """The iteration on matrices of one dtype; coeffs: a triple for each step; `small` is as in `norms_of`.
-
-    norms: the Frobenius norm of each matrix of rank 2, where it is known. into: the views into which the last product
-    writes, or None. preconditioning: None where a first step has been done. factors: a factor of each result in the
-    accumulator's real dtype, or None.
-    """
-    xs = list(xs)
-    tall = [_is_tall(x.shape) for x in xs]
-    wide = [not flag for flag in tall]
-    # X is not divided by its divisor. Instead, 1 / divisor is a factor of the first step's A and of its result. But a
-    # kernel takes one factor for each problem: a batch, which has several, is divided here. So is an X whose spectral
-    # norm is finite although X X^H overflows.
-    divisors: list[Any] = [1.0] * len(xs)
-    late_divisors = None  # None stands for ones
-    if preconditioning in ("frobenius", "spectral") or (preconditioning and coeffs):
-        late = [i for i, x in enumerate(xs) if x.ndim == 2 and coeffs and preconditioning != "spectral"]
-        for i in set(range(len(xs))) - set(late):
-            divisors[i] = divisors_of(norm_of(xs[i], preconditioning), preconditioning, eps)
-            root = 1 / jnp.sqrt(divisors[i])[..., None, None]  # multiplied by twice, as 1 / divisor may be subnormal
-            xs[i] = times(xs[i], root, root)
-        if late:
-            if norms is None:
-                norms = norms_of([xs[i] for i in late], small)
-            of_late = divisors_of(norms, preconditioning, eps)
-            all_late = len(late) == len(xs)
-            late_divisors = of_late if all_late else jnp.ones(len(xs), of_late.dtype).at[np.array(late)].set(of_late)
-            if preconditioning in ("aol", "schatten"):
-                for place, i in enumerate(late):
-                    divisors[i] = of_late[place]
-    for step, (c0, c1, c2) in enumerate(coeffs):
-        conjugate = step > 0 or preconditioning != "schatten"  # optax uses X X^T in the first step of "schatten"
-        others = [x.conj() if conjugate and jnp.iscomplexobj(x) else x for x in xs]
-        symmetric = not (conjugate and jnp.iscomplexobj(xs[0]))  # or Hermitian
-        scale: jax.Array | None = None
-        square: Any = 1
-        unit = 1
-        if step == 0 and late_divisors is not None:
-            scale = 1 / late_divisors
-            # The square of 1 / norm may be subnormal, but not four times the square: A is then held 4 times as large.
-            # (XLA would reassociate (2 s) (2 s).)
-            unit = 2 if preconditioning == "frobenius" else 1
-            root = 1 / (late_divisors / unit)
-            square = root * root
-        grams = gemm(xs, others, alpha=square, transpose_a=tall, transpose_b=wide, symmetric=symmetric)
-        if step == 0 and preconditioning in ("aol", "schatten"):
-            rescale = rescale_aol if preconditioning == "aol" else rescale_schatten
-            pairs = [rescale(*parts) for parts in zip(xs, grams, tall, divisors, strict=True)]
-            xs, grams, scale = [x for x, _ in pairs], [a for _, a in pairs], None
-        bs = gemm(grams, grams, grams, alpha=c2 / unit**4, beta=c1 / unit**2, symmetric=symmetric)
-        # A tall X is iterated as its transpose: (B X^T)^T = X B^T.
-        left = [x if flag else b for x, b, flag in zip(xs, bs, tall, strict=True)]
-        right = [b if flag else x for x, b, flag in zip(xs, bs, tall, strict=True)]
-        given = [scale, factors if step == len(coeffs) - 1 else None]
-        alpha = functools.reduce(operator.mul, [value for value in given if value is not None] or [1])
-        last = step == len(coeffs) - 1
-        xs = gemm(left, right, xs, alpha=alpha, beta=c0 * alpha, transpose_b=tall, into=into if last else None)
-    return _multiplied(xs, factors) if factors is not None and not coeffs else xs
-
-
-def _multiplied(xs: list[jax.Array], factors: Any) -> list[jax.Array]:
-    """The matrices times one number each, in the accumulator's dtype."""
-    wide = accumulator(xs[0].dtype)
-    return [(jnp.asarray(f, wide) * x.astype(wide)).astype(x.dtype) for f, x in zip(factors, xs, strict=True)]
-
-
 def _scales(scale: Any, count: int) -> Any:
     """The scale as one number for each leaf."""
     if not isinstance(scale, jax.Array):
@@ -373,14 +392,9 @@ def _scales(scale: Any, count: int) -> Any:
     return scale if scale.ndim else (jnp if isinstance(scale, jax.Array) else np).broadcast_to(scale, count)
 
 
-def _is_tall(shape: Sequence[Any]) -> bool:
-    """Whether a matrix has more rows than columns; False where symbolic sizes don't determine it."""
-    return compat.certainly(lambda: shape[-2] > shape[-1])
-
-
 def _sizes_tell(shape: Sequence[Any]) -> bool:
     """Whether symbolic sizes determine which one is larger."""
-    return _is_tall(shape) or compat.certainly(lambda: shape[-2] <= shape[-1])
+    return is_tall(shape) or compat.certainly(lambda: shape[-2] <= shape[-1])
 
 
 def _rounded(coeffs: Any, dtype: Any) -> Any:

@@ -1,39 +1,127 @@
-"""Predictions of Newton-Schulz steps by the cost model: which matrices leave the batch, and the time of each matrix."""
+"""Predictions of Newton-Schulz steps by the cost model: which matrices leave the batch, which are iterated by their
+Gram matrices, and the time of each matrix."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.matmul.api import AnyPlanner
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
+from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.planner import device_spec, resolve_planner
-from jax_vbgemm._src.planner.single_dots import split
+from jax_vbgemm._src.planner.single_dots import dots_of, split
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 
+_GRAM_GAIN = 0.9  # Gram matrices round more, and predictions of small batches are no better than that; not measured
+
+Shaped = jax.Array | View
 Rounds = tuple[tuple[Problem, ...], ...]
 
 
+def segments(steps: int, first: int = 2) -> list[int]:
+    """How many steps in a row are taken with the Gram matrix alone: `first`, then up to 3.
+
+    Each segment computes the Gram matrix anew. Rounding makes its smallest eigenvalues negative, and each step
+    amplifies them, the first two the most: two steps of Polar Express make about -1 of -1e-3. The authors restart
+    after the second of five steps.
+    """
+    rest = max(steps - first, 0)
+    parts = -(-rest // 3)
+    later = [rest // parts + (part < rest % parts) for part in range(parts)]
+    return [min(steps, first), *later] if steps else []
+
+
 def members_alone(
-    xs: Sequence[jax.Array], precision: Any, planner: AnyPlanner, implementation: str | None
+    xs: Sequence[Shaped],
+    precision: Any,
+    planner: AnyPlanner,
+    implementation: str | None,
+    dtype: Any,
+    gram_steps: int | None = None,
 ) -> Sequence[bool]:
-    """For which matrices (of one dtype) XLA's single dots are predicted to be faster; no device is touched."""
+    """For which matrices XLA's single dots are predicted to be faster; no device is touched.
+
+    dtype: that of all iterates. gram_steps: the number of steps by Gram matrices; None: steps by X.
+    """
     if implementation is not None:
         return [False] * len(xs)
     device = backends.traced_target()
-    if not _has_kernels(xs, device):
+    if not _has_kernels(xs, dtype, device):
         return [True] * len(xs)
-    return split(_rounds(xs), xs[0].dtype.name, _name(precision), device, resolve_planner(planner)).alone
+    rounds = _rounds(xs, dtype) if gram_steps is None else _gram_rounds(xs, dtype, gram_steps)
+    return split(rounds, dtype.name, _name(precision), device, resolve_planner(planner)).alone
 
 
-def matrix_seconds(xs: Sequence[jax.Array], precision: Any, planner: AnyPlanner) -> list[float]:
-    """Predicted seconds of a step for one matrix of each array, of any dtype.
+def members_by_gram(
+    xs: Sequence[Shaped],
+    steps: int,
+    precision: Any,
+    planner: AnyPlanner,
+    implementation: str | None,
+    dtype: Any,
+) -> Sequence[bool]:
+    """For which matrices the iteration by Gram matrices is predicted to be faster; no device is touched.
+
+    Only those for which it has less arithmetic, whose larger size is about 1.5 times the smaller one, or more. Where
+    nothing can be predicted, the arithmetic decides.
+    """
+    if steps < 2 or not all(compat.is_static(x.shape) for x in xs):
+        return [False] * len(xs)
+    device = backends.traced_target()
+    by_member = [zip(*of(xs, dtype), strict=True) for of in (_rounds, functools.partial(_gram_rounds, steps=steps))]
+    saves = [_flops(gram) < steps * _flops(ordinary) for ordinary, gram in zip(*by_member, strict=True)]
+    if implementation == "xla" or not any(saves) or not _has_kernels(xs, dtype, device):
+        return saves
+
+    def seconds(indices: Sequence[int], of: Callable[[Sequence[Shaped]], Rounds]) -> tuple[float, ...]:
+        members = [xs[i] for i in indices]
+        return split(of(members), dtype.name, _name(precision), device, resolve_planner(planner)).members
+
+    def by_x(members: Sequence[Shaped]) -> Rounds:
+        return _rounds(members, dtype)
+
+    def by_gram(members: Sequence[Shaped]) -> Rounds:
+        return _gram_rounds(members, dtype, steps)
+
+    everyone = list(range(len(xs)))
+    by_itself = [seconds(everyone, of) for of in (by_x, by_gram)]
+    # Adding the identity is a pass over a Gram matrix in each segment, and for large ones a launch.
+    known, small = dots_of(device), 0 if device.rules is None else device.rules.small_array
+    count = sum(length > 1 for length in segments(steps))
+
+    def identity(x: Shaped) -> float:
+        elements: int = min(x.shape[-2:]) ** 2 * _batch(x)
+        launch = device.launch_seconds if elements > small else 0.0
+        return count * (launch + 3.0 * elements * int(dtype.itemsize) / known.bandwidth)
+
+    added = [identity(x) for x in xs]
+    faster = [gram + more < steps * ordinary for ordinary, gram, more in zip(*by_itself, added, strict=True)]
+
+    def total(chosen: Sequence[bool]) -> float:
+        members = [i for i in everyone if chosen[i]]
+        others = [i for i in everyone if not chosen[i]]
+        found = 0.0
+        if members:
+            found += sum(seconds(members, by_gram)) + sum(added[i] for i in members)
+        if others:
+            found += steps * sum(seconds(others, by_x))
+        return found
+
+    # Two batches have more launches than one, and may fill the device less well.
+    none = [False] * len(xs)
+    best = min([all(both) for both in zip(saves, faster, strict=True)], saves, key=total)
+    return best if total(best) < _GRAM_GAIN * total(none) else none
+
+
+def matrix_seconds(xs: Sequence[jax.Array], precision: Any, planner: AnyPlanner, dtype: Any = None) -> list[float]:
+    """Predicted seconds of a step for one matrix of each array, of any dtype; dtype: of the iterates, None for theirs.
 
     They are equal in all processes of a program, as all must divide the work in the same way: they do not depend on the
     number of CPU cores that this process may use.
@@ -42,40 +130,73 @@ def matrix_seconds(xs: Sequence[jax.Array], precision: Any, planner: AnyPlanner)
     if device.platform == "cpu":
         device = device.with_units(device_spec("cpu").units)
     seconds = [0.0] * len(xs)
-    for dtype in dict.fromkeys(x.dtype for x in xs):
-        indices = [index for index, x in enumerate(xs) if x.dtype == dtype and x.size]
+    for of_xs in dict.fromkeys(x.dtype for x in xs):
+        iterated = dtype or of_xs
+        indices = [index for index, x in enumerate(xs) if x.dtype == of_xs and x.size]
         members = [xs[index] for index in indices]
-        if members and _has_kernels(members, device):
+        if members and _has_kernels(members, iterated, device):
             found: Sequence[float] = split(
-                _rounds(members), dtype.name, _name(precision), device, resolve_planner(planner)
+                _rounds(members, iterated), iterated.name, _name(precision), device, resolve_planner(planner)
             ).members
         else:  # a dtype without kernels, which XLA multiplies at a rate that no table has
             rate = dict(device.peak_rates)["float32"]
-            products = zip(*_rounds(members), strict=True)
-            found = [sum(2.0 * p.m * p.n * p.k * p.batch for p in of_x) / rate for of_x in products]
+            found = [_flops(products) / rate for products in zip(*_rounds(members, iterated), strict=True)]
         for index, value in zip(indices, found, strict=True):
             seconds[index] = value / math.prod(xs[index].shape[:-2])
     return seconds
 
 
-def _has_kernels(xs: Sequence[jax.Array], device: Any) -> bool:
+def _has_kernels(xs: Sequence[Shaped], dtype: Any, device: Any) -> bool:
     if not all(compat.is_static(x.shape) for x in xs):  # symbolic sizes of jax.export, for which no plan can be made
         return False
     backend = backends.BACKENDS[device.platform]
     absent = backend.module is None and backends.named_target() is None
-    return not (absent or xs[0].dtype.name not in backend.dtypes or any(max(x.shape) > LARGEST_SIZE for x in xs))
+    return not (absent or dtype.name not in backend.dtypes or any(max(x.shape) > LARGEST_SIZE for x in xs))
 
 
-def _rounds(xs: Sequence[jax.Array]) -> Rounds:
+def _rounds(xs: Sequence[Shaped], dtype: Any) -> Rounds:
     """The three products of a step, for each matrix."""
-    rounds: list[list[Problem]] = [[], [], []]
-    for x in xs:
-        symmetric = not jnp.iscomplexobj(x)  # X X^H is Hermitian
-        (m, n), batch = sorted(x.shape[-2:]), int(np.prod(x.shape[:-2]))
-        rounds[0].append(Problem(m, m, n, batch, symmetric=symmetric))
-        rounds[1].append(Problem(m, m, m, batch, symmetric=symmetric))
-        rounds[2].append(Problem(m, n, m, batch))
-    return tuple(map(tuple, rounds))
+    symmetric = not jnp.issubdtype(dtype, jnp.complexfloating)  # X X^H is Hermitian
+
+    def of(x: Shaped) -> tuple[Problem, ...]:
+        (m, n), batch = sorted(x.shape[-2:]), _batch(x)
+        square = [Problem(m, m, k, batch, symmetric=symmetric) for k in (n, m)]
+        return (*square, Problem(m, n, m, batch))
+
+    return tuple(zip(*map(of, xs), strict=True)) or ((), (), ())
+
+
+def _gram_rounds(xs: Sequence[Shaped], dtype: Any, steps: int) -> Rounds:
+    """The products of all steps by Gram matrices, for each matrix."""
+    symmetric = not jnp.issubdtype(dtype, jnp.complexfloating)
+
+    def of(x: Shaped) -> tuple[Problem, ...]:
+        (m, n), batch = sorted(x.shape[-2:]), _batch(x)
+
+        def square(k: int, count: int = 1) -> Problem:
+            return Problem(m, m, k, count * batch, symmetric=symmetric)
+
+        found = []
+        for length in segments(steps):
+            found.append(square(n))
+            for index in range(length):
+                found.append(square(m))
+                if length > 1:  # the product of the segment, and the next Gram matrix in two products
+                    is_first, is_last = index == 0, index == length - 1
+                    found.append(square(m, 1 if is_first or is_last else 2))
+                    found += [] if is_last else [square(m)]
+            found.append(Problem(m, n, m, batch))
+        return tuple(found)
+
+    return tuple(zip(*map(of, xs), strict=True))
+
+
+def _flops(products: Sequence[Problem]) -> float:
+    return sum(2.0 * p.m * p.n * p.k * p.batch for p in products)
+
+
+def _batch(x: Shaped) -> int:
+    return math.prod(x.shape[:-2])
 
 
 def _name(precision: Any) -> str:

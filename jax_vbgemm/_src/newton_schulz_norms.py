@@ -16,6 +16,7 @@ from jax_vbgemm._src.elementwise.square_sums import square_sums, squares
 from jax_vbgemm._src.matmul.norms import root
 from jax_vbgemm._src.matmul.packed import RaggedArray
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.matmul.view import dense, is_view
 
 _RESCALING_EPS = 1e-8  # for "aol" and "schatten", the same constant as in optax
 
@@ -56,16 +57,16 @@ def small_size() -> int:
     return 0 if rules is None else rules.small_array
 
 
-def norms_of(xs: list[jax.Array], small: int) -> jax.Array:
+def norms_of(xs: list[Any], small: int) -> jax.Array:
     """The Frobenius norm of each matrix, (len(xs),): one call for all matrices of up to `small` elements, and a
-    reduction for each larger one."""
-    together = [i for i, x in enumerate(xs) if small and 0 < x.size <= small]
+    reduction for each larger one, and for each view, which it reads in place."""
+    together = [i for i, x in enumerate(xs) if small and 0 < x.size <= small and not is_view(x)]
     others = sorted(set(range(len(xs))) - set(together))
     norms = []
     if together:
         norms.append(root(square_sums([xs[i] for i in together])))
     if others:
-        norms.append(jnp.stack([norm_of(xs[i], "frobenius") for i in others]))
+        norms.append(jnp.stack([norm_of(dense(xs[i]), "frobenius") for i in others]))
     return norms[0] if len(norms) == 1 else jnp.concatenate(norms)[np.argsort(together + others)]
 
 
@@ -75,20 +76,20 @@ def packed_norms(x: RaggedArray, indices: Sequence[int]) -> jax.Array:
     return root(x.member_sums(squares(x.without_padding()), indices))
 
 
-def rescale_aol(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> tuple[jax.Array, jax.Array]:
+def rescale_aol(x: jax.Array, a: jax.Array, tall: bool, divisor: Any, pending: Any) -> tuple[jax.Array, jax.Array]:
     """X with each row times 1 / sqrt of its row sum of |A| ("almost orthogonal layers"), and A; A is that of X /
-    divisor."""
+    divisor, and x that of X times pending / divisor."""
     s = _inverse_root(jnp.abs(a.astype(accumulator(a.dtype))).sum(axis=-1), divisor)
     rows, columns = s[..., :, None], s[..., None, :]
-    return _scaled(x, columns if tall else rows, divisor), times(a, rows, columns)
+    return times(x, (columns if tall else rows) / pending), times(a, rows, columns)
 
 
-def rescale_schatten(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> tuple[jax.Array, jax.Array]:
-    """X times 1 / sqrt of A's Frobenius norm (the Schatten-4 norm of X squared), and A; A is that of X / divisor."""
+def rescale_schatten(x: jax.Array, a: jax.Array, tall: bool, divisor: Any, pending: Any) -> tuple[jax.Array, jax.Array]:
+    """X times 1 / sqrt of A's Frobenius norm (the Schatten-4 norm of X squared), and A; otherwise as `rescale_aol`."""
     del tall
     squares_of_a = jnp.square(jnp.abs(a.astype(accumulator(a.dtype))))
     s = _inverse_root(root(jnp.sum(squares_of_a, axis=(-2, -1))), divisor)[..., None, None]
-    return _scaled(x, s, divisor), times(a, s, s)
+    return times(x, s / pending), times(a, s, s)
 
 
 def _inverse_root(values: jax.Array, divisor: Any) -> jax.Array:
@@ -97,12 +98,8 @@ def _inverse_root(values: jax.Array, divisor: Any) -> jax.Array:
     return jax.lax.rsqrt(jnp.maximum(values, least[..., None] if values.ndim > least.ndim else least))
 
 
-def _scaled(x: jax.Array, s: jax.Array, divisor: Any) -> jax.Array:
-    """s x / divisor; a batch has already been divided."""
-    return times(x, s / divisor if x.ndim == 2 else s)
-
-
-def times(x: jax.Array, *factors: jax.Array) -> jax.Array:
-    """The product of x and the factors in the accumulator's dtype, rounded once."""
+def times(x: jax.Array, *factors: jax.Array, dtype: Any = None) -> jax.Array:
+    """The product of x and the factors in the accumulator's dtype, rounded once; dtype: None for that of x."""
     wide = x.astype(accumulator(x.dtype))
-    return functools.reduce(operator.mul, [factor.astype(wide.dtype) for factor in factors], wide).astype(x.dtype)
+    product = functools.reduce(operator.mul, [factor.astype(wide.dtype) for factor in factors], wide)
+    return product.astype(dtype or x.dtype)

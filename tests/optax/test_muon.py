@@ -298,14 +298,17 @@ def test_bad_input_is_answered_as_optax_does(name, params, options):
 
 @pytest.mark.parametrize(("ours", "theirs"), [(muon, contrib.muon), (scale_by_muon, contrib.scale_by_muon)])
 def test_the_arguments_are_those_of_optax(ours, theirs):
-    """The arguments are those of optax, followed by a mesh axis."""
+    """The arguments are those of optax, followed by this package's own."""
 
     def arguments(function):
         parameters = inspect.signature(function).parameters.values()
         return [(p.name, p.kind, p.default) for p in parameters]
 
-    mesh = [(name, inspect.Parameter.KEYWORD_ONLY, None) for name in ("mesh_axis", "mesh")]
-    assert arguments(ours) == arguments(theirs) + mesh
+    own = {"split": None, "ns_dtype": None, "ns_gram": False, "mesh_axis": None, "mesh": None}
+    if ours is muon:
+        own = {"normuon_beta2": None, "cautious": False} | own
+    added = [(name, inspect.Parameter.KEYWORD_ONLY, default) for name, default in own.items()]
+    assert arguments(ours) == arguments(theirs) + added
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from slow_cases import slow_except
 import jax_vbgemm as vb
 from jax_vbgemm._src import newton_schulz as orthogonal
 from jax_vbgemm._src import newton_schulz_norms
-from jax_vbgemm._src.newton_schulz import MUON_COEFFS
+from jax_vbgemm._src.newton_schulz_coefficients import MUON_COEFFS
 from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.planner.single_dots import split
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from optax.contrib import MuonDimensionNumbers
+
+from jax_vbgemm._src.matmul.view import View
+from jax_vbgemm._src.optax.splitting import Part, joined, sliced, windows
 
 
 class Matrices:
@@ -45,7 +50,33 @@ class Matrices:
         return y.reshape([self.shape[axis] for axis in self.permutation]).transpose(inverse)
 
 
-def axes_of(x: jax.Array, numbers: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+class Fused:
+    """A leaf as the matrices, or batches of them, that are orthogonalised: one, or those of its parts.
+
+    operands: the matrices; views of a 2-D leaf. into: where each result is written, or None.
+    """
+
+    def __init__(self, x: jax.Array, numbers: MuonDimensionNumbers | None, parts: Sequence[Part] | None) -> None:
+        self.parts = parts
+        self.into: list[View | None]
+        if parts is not None and x.ndim == 2:
+            self.operands: list[Any] = windows(x, parts)
+            self.into = list(windows(jnp.zeros_like(x), parts))
+            return
+        pieces = [x] if parts is None else sliced(x, parts)
+        self.matrices = [Matrices(piece, numbers) for piece in pieces]
+        self.operands = [matrix.of(piece) for matrix, piece in zip(self.matrices, pieces, strict=True)]
+        self.into = [None] * len(pieces)
+
+    def result(self, values: Sequence[Any]) -> Any:
+        """The leaf's result from those of its matrices."""
+        if self.into[0] is not None:
+            return values[0].buffer
+        pieces = [matrix.back(y) for matrix, y in zip(self.matrices, values, strict=True)]
+        return pieces[0] if self.parts is None else joined(pieces, self.parts)
+
+
+def axes_of(x: Any, numbers: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Reduction and output axes, counted from 0."""
     reduction, output = ((axes,) if isinstance(axes, int) else axes for axes in numbers)
     for axis in (*reduction, *output):

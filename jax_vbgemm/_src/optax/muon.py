@@ -6,6 +6,7 @@ optax 0.2.8, which documents the arguments. The structure follows optax/contrib/
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,24 +15,19 @@ import numpy as np
 import optax
 from optax.contrib import MuonDimensionNumbers, MuonState
 
-from jax_vbgemm._src.newton_schulz import MUON_COEFFS, newton_schulz
+from jax_vbgemm._src import compat
+from jax_vbgemm._src.arguments import refuse_explicit_axes
+from jax_vbgemm._src.newton_schulz import newton_schulz
+from jax_vbgemm._src.newton_schulz_coefficients import MUON_COEFFS, coefficients
 from jax_vbgemm._src.optax.folding import folded
-from jax_vbgemm._src.optax.matrices import Matrices
+from jax_vbgemm._src.optax.hyperparameters import static_integer
+from jax_vbgemm._src.optax.matrices import Fused
 from jax_vbgemm._src.optax.momenta import momenta
 from jax_vbgemm._src.optax.packed import by_member, is_ragged
 from jax_vbgemm._src.optax.partition import Partition, shape_factor
-
-# "dion": Ahn et al., arXiv 2504.05295; one row for each step.
-_PRESETS: dict[str, Any] = {
-    "standard": MUON_COEFFS,
-    "dion": [
-        (4.0848, -6.8946, 2.9270),
-        (3.9505, -6.3029, 2.6377),
-        (3.7418, -5.5913, 2.3037),
-        (2.8769, -3.1427, 1.2046),
-        (2.8366, -3.0525, 1.2012),
-    ],
-}
+from jax_vbgemm._src.optax.splitting import by_part, parts_of
+from jax_vbgemm._src.optax.variants import add_cautious_decayed_weights, scale_by_normuon
+from jax_vbgemm._src.structure import path_of
 
 
 def scale_by_muon(
@@ -45,14 +41,19 @@ def scale_by_muon(
     adaptive: bool = False,
     preconditioning: str = "frobenius",
     weight_dimension_numbers: Any = None,
+    split: Any = None,
+    ns_dtype: Any = None,
+    ns_gram: bool | str = False,
     mesh_axis: Any = None,
     mesh: Any = None,
 ) -> optax.GradientTransformation:
     """optax.contrib.scale_by_muon with three calls for each Newton-Schulz step, for all matrices together.
 
-    Products take `jax.default_matmul_precision`, as optax's do. `weight_dimension_numbers`: a tree of
-    MuonDimensionNumbers (None: a 2-D leaf) or a callable that returns one; None: all leaves are matrices. `mesh_axis`
-    and `mesh` divide the matrices among devices, as in `newton_schulz`.
+    Products take `jax.default_matmul_precision`, as optax's do. `ns_coeffs`: numbers or a name, as for `newton_schulz`;
+    the state holds the numbers. `weight_dimension_numbers`: a tree of MuonDimensionNumbers (None: a 2-D leaf) or a
+    callable that returns one; None: all leaves are matrices. `split`: as for `muon`. `ns_dtype` is the dtype of the
+    iterates, `ns_gram` says whether steps are taken with Gram matrices, and `mesh_axis` and `mesh` divide the matrices
+    among devices: `dtype`, `gram`, `mesh_axis` and `mesh` of `newton_schulz`.
 
     Raises:
       ValueError: in `init`, ns_coeffs is not (3,) or (n, 3) or has more rows than steps; in `update`, a leaf is not a
@@ -68,6 +69,10 @@ def scale_by_muon(
       >>> [update.shape for update in updates]
       [(4, 6), (2, 3)]
     """
+
+    if isinstance(ns_coeffs, str):
+        ns_steps = static_integer("scale_by_muon", "ns_steps", ns_steps, 0)
+        ns_coeffs = coefficients(ns_coeffs, ns_steps)
 
     def init(params: Any) -> MuonState:
         coeffs = jnp.asarray(ns_coeffs)
@@ -88,8 +93,9 @@ def scale_by_muon(
         count = optax.safe_increment(state.count)
         mu, momentum = momenta(updates, state.mu, beta, count, nesterov)
         updates = orthogonalize(
-            momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers, scale, mesh_axis=mesh_axis, mesh=mesh
-        )
+            momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers, scale,
+            split=split, ns_dtype=ns_dtype, ns_gram=ns_gram, mesh_axis=mesh_axis, mesh=mesh,
+        )  # fmt: skip
         if adaptive:  # scaled by the dual norm of the momentum: arXiv 2409.20325
             updates = by_member(lambda x, y: jnp.sum(x.conj() * y) * y, momentum, updates)
         return updates, MuonState(count=count, mu=optax.tree.cast(mu, mu_dtype), ns_coeffs=state.ns_coeffs)
@@ -106,14 +112,22 @@ def orthogonalize(
     dimension_numbers: Any = None,
     scale: Any = None,
     *,
+    split: Any = None,
+    ns_dtype: Any = None,
+    ns_gram: bool | str = False,
     mesh_axis: Any = None,
     mesh: Any = None,
 ) -> Any:
     """optax.contrib's orthogonalize_via_newton_schulz for a whole tree.
 
-    dimension_numbers: a tree with a MuonDimensionNumbers or None for each leaf; None: all leaves are matrices.
-    scale: a factor of the results, a number or a 1-D array with one entry for each leaf.
-    mesh_axis, mesh: as in `newton_schulz`.
+    Args:
+      tree: arrays, or RaggedArrays of matrices.
+      ns_coeffs, ns_steps, preconditioning, eps: as in optax, and names as for `newton_schulz`.
+      dimension_numbers: a tree with a MuonDimensionNumbers or None for each leaf; None: all leaves are matrices.
+      scale: a factor of the results, a number or a 1-D array with one entry for each matrix: each leaf, member of a
+        RaggedArray or part of a leaf that is split.
+      split: as for `muon`. The parts of 2-D leaves are read and written in place.
+      ns_dtype, ns_gram, mesh_axis, mesh: `dtype`, `gram`, `mesh_axis` and `mesh` of `newton_schulz`.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -126,33 +140,55 @@ def orthogonalize(
     leaves = jax.tree.leaves(tree, is_leaf=is_ragged)
     structure: Any = jax.tree.structure(tree, is_leaf=is_ragged)
     numbers = [None] * len(leaves) if dimension_numbers is None else structure.flatten_up_to(dimension_numbers)
-    ends = np.cumsum([len(x) if is_ragged(x) else 1 for x in leaves])
+    parts = parts_of(tree, split)
+    counts = [
+        len(x) if is_ragged(x) else 1 if of_x is None else len(of_x) for x, of_x in zip(leaves, parts, strict=True)
+    ]
+    ends = np.cumsum(counts)
+    entries = [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
-    def orthogonalized(x: Any, entries: Any) -> Any:
+    def orthogonalized(x: Any, entries: Any, into: Any = None) -> Any:
         part = scale if scale is None or np.ndim(scale) == 0 or len(entries) == len(scale) else scale[entries]
         return newton_schulz(
             x, ns_steps, ns_coeffs,
-            preconditioning=preconditioning, eps=eps, scale=part, mesh_axis=mesh_axis, mesh=mesh,
+            preconditioning=preconditioning, eps=eps, scale=part, dtype=ns_dtype, gram=ns_gram, into=into,
+            mesh_axis=mesh_axis, mesh=mesh,
         )  # fmt: skip
 
     # One call for each RaggedArray, whose members are matrices without any folding, and one call for all arrays.
-    arrays = [index for index, x in enumerate(leaves) if not is_ragged(x)]
-    views = [Matrices(leaves[index], numbers[index]) for index in arrays]
-    results = [
-        x if not is_ragged(x) else orthogonalized(x, np.arange(end - len(x), end))
-        for x, end in zip(leaves, ends, strict=True)
-    ]
-    matrices = orthogonalized([view.of(leaves[i]) for view, i in zip(views, arrays, strict=True)], ends[arrays] - 1)
-    for index, view, y in zip(arrays, views, matrices, strict=True):
-        results[index] = view.back(y)
+    results = [orthogonalized(x, of_x) if is_ragged(x) else x for x, of_x in zip(leaves, entries, strict=True)]
+    matrices: list[Fused | None] = []
+    for index, (x, of_x) in enumerate(zip(leaves, parts, strict=True)):
+        if of_x is not None and mesh_axis is None:
+            refuse_explicit_axes("newton_schulz", [x], ["tree" + path_of(structure, index)].__getitem__)
+        whole = x if of_x is None else compat.replicated(x)
+        matrices.append(None if is_ragged(x) else Fused(whole, numbers[index], of_x))
+
+    def with_structure(values: Sequence[Any]) -> Any:
+        """A tree in which a leaf that is split is a list, so that messages have the path of the parameter."""
+        of_leaves = [v if v is None or of_x else v[0] for v, of_x in zip(values, parts, strict=True)]
+        return jax.tree.unflatten(structure, of_leaves)
+
+    of_arrays = [of_x for of_x, leaf in zip(entries, matrices, strict=True) if leaf is not None]
+    found = orthogonalized(
+        with_structure([leaf and leaf.operands for leaf in matrices]),
+        np.concatenate([np.arange(0), *of_arrays]),
+        with_structure([leaf and leaf.into for leaf in matrices]) if any(parts) else None,
+    )
+    for index, (leaf, values) in enumerate(zip(matrices, structure.flatten_up_to(found), strict=True)):
+        if leaf is not None:
+            results[index] = leaf.result(values if parts[index] else [values])
+            results[index] = compat.placed_as(results[index], leaves[index]) if parts[index] else results[index]
     return jax.tree.unflatten(structure, results)
 
 
-def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = None) -> optax.GradientTransformation:
+def scale_by_shape(
+    weight_dimension_numbers: Any = None, consistent_rms: Any = None, *, split: Any = None
+) -> optax.GradientTransformation:
     """Scales each leaf by sqrt(max(1, fan out / fan in)), or by sqrt(max(fan in, fan out)) * consistent_rms.
 
     optax has the same transformation as a private function. weight_dimension_numbers: as for `scale_by_muon`, without
-    None leaves.
+    None leaves. split: as for `muon`; each part has its own factor.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -173,7 +209,12 @@ def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = N
         numbers = weight_dimension_numbers
         if callable(numbers):
             numbers = numbers(updates)
-        return by_member(scaled, updates, numbers), state
+        if split is None:
+            return by_member(scaled, updates, numbers), state
+        leaves: list[Any] = jax.tree.leaves(updates)
+        structure: Any = jax.tree.structure(updates)
+        columns = zip(leaves, parts_of(updates, split), structure.flatten_up_to(numbers), strict=True)
+        return structure.unflatten([by_part(scaled, *column) for column in columns]), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
@@ -198,21 +239,41 @@ def muon(
     adam_learning_rate: Any = None,
     muon_weight_dimension_numbers: Any = None,
     consistent_rms: Any = None,
+    normuon_beta2: Any = None,
+    cautious: bool = False,
+    split: Any = None,
+    ns_dtype: Any = None,
+    ns_gram: bool | str = False,
     mesh_axis: Any = None,
     mesh: Any = None,
 ) -> optax.GradientTransformation:
     """optax.contrib.muon, all matrices together: matrices go to Muon, everything else to AdamW.
 
+    `normuon_beta2`: a number for NorMuon, `scale_by_normuon` of it behind the orthogonalisation, whose state stands
+    behind Muon's; None for plain Muon. `cautious`: decays only weights that the step moves towards zero
+    (`add_cautious_decayed_weights`).
+
+    `split`: which parameters of several fused matrices are orthogonalised and scaled in parts: query, key and value,
+    gate and up, or the heads of a projection. A mapping whose keys are shapes, or regular expressions that are searched
+    for in the path ("layers/0/qkv/kernel"), and whose values are the sizes of the parts along the last axis, or the
+    number of equal parts, or a `MuonSplit` for another axis, or None for no split; the first key that fits counts. Or a
+    function of path and shape that returns such a value. The state does not depend on it.
+
+    `ns_dtype`: the dtype of Newton-Schulz iterates ("float16", "bfloat16"), and `ns_gram`: whether steps are taken with
+    Gram matrices (True, or "auto": where it is predicted to be faster). Both change the rounding only.
+
     `mesh_axis`: a mesh axis, or a tuple of axes, among whose devices the matrices are divided by predicted time;
     `mesh`: the mesh, where neither jax.set_mesh nor shard_map defines it. See `newton_schulz`. Under
-    optax.inject_hyperparams, pass static_args="mesh": a Mesh is callable and would be taken for a schedule.
+    optax.inject_hyperparams, pass static_args=("mesh", "split"): a Mesh and a function are callable and would be taken
+    for schedules.
 
     Parameters may be packed by `pack_tree`: gradients, momenta and updates are then packed too, and a step is called
     with a few arrays. Buffers of matrices go to Muon, all other buffers to AdamW.
 
     Raises:
       ValueError: as `scale_by_muon`; also where `ns_coeffs` is an unknown preset, where matrices and other leaves lie
-        in one buffer, or where packed parameters come with a weight_decay_mask.
+        in one buffer, or where packed parameters come with a weight_decay_mask, NorMuon or split, and where parts don't
+        fit their parameter; the message names it.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -224,22 +285,24 @@ def muon(
       >>> updates["w"].shape
       (4, 6)
     """
-    if isinstance(ns_coeffs, str):
-        if ns_coeffs not in _PRESETS:
-            raise ValueError(f"Unknown ns_coeff preset string: {ns_coeffs}")
-        ns_coeffs = _PRESETS[ns_coeffs]
-    partition = Partition(muon_weight_dimension_numbers, weight_decay_mask)
+    partition = Partition(muon_weight_dimension_numbers, weight_decay_mask, split)
+    decayed = add_cautious_decayed_weights if cautious else optax.add_decayed_weights
     parts = (
         scale_by_muon(
             ns_coeffs, ns_steps, beta, eps, mu_dtype,
             nesterov=nesterov, adaptive=adaptive, preconditioning=preconditioning,
-            weight_dimension_numbers=partition.numbers, mesh_axis=mesh_axis, mesh=mesh,
+            weight_dimension_numbers=partition.numbers, split=split, ns_dtype=ns_dtype, ns_gram=ns_gram,
+            mesh_axis=mesh_axis, mesh=mesh,
         ),
-        scale_by_shape(partition.numbers, consistent_rms),
-        optax.add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_shape(partition.numbers, consistent_rms, split=split),
+        decayed(weight_decay, weight_decay_mask),
         optax.scale_by_learning_rate(learning_rate),
     )  # fmt: skip
-    if adaptive:  # the dual norm of unscaled results is needed, so that no scale can be folded into them
+    # Neither the dual norm nor the neurons' average may be of scaled results, and caution looks at whole updates.
+    if normuon_beta2 is not None:
+        of_neurons = scale_by_normuon(normuon_beta2, weight_dimension_numbers=partition.numbers, split=split)
+        of_matrices = optax.chain(parts[0], of_neurons, *parts[1:])
+    elif adaptive or cautious:
         of_matrices = optax.chain(*parts)
     else:
         of_matrices = folded(

@@ -12,19 +12,22 @@ import numpy as np
 import optax
 from optax.contrib import MuonDimensionNumbers
 
+from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.optax.matrices import axes_of
 from jax_vbgemm._src.optax.packed import is_ragged
+from jax_vbgemm._src.optax.splitting import Part, parts_of
 
 
 @dataclass(frozen=True)
 class Partition:
     """`given`: muon's argument muon_weight_dimension_numbers, a tree, a callable that makes one, or None.
 
-    None stands for matrices to Muon, everything else to AdamW.
+    None stands for matrices to Muon, everything else to AdamW. `split`: muon's argument of this name.
     """
 
     given: Any
     weight_decay_mask: Any
+    split: Any = None
 
     def labels(self, params: Any) -> Any:
         """ "muon" or "adam" for each leaf (of packed parameters, for each buffer), as `optax.partition` wants them."""
@@ -52,7 +55,7 @@ class Partition:
         return jax.tree.map(expand, self._prefix(params), self.labels(params), is_leaf=_is_number)
 
     def shape_factors(self, consistent_rms: Any) -> Callable[[Any], Any]:
-        """A function that gives one number for each leaf of Muon's, and for each member of a RaggedArray.
+        """A function that gives one number for each leaf of Muon's, or for each part or member of one.
 
         The numbers are known at trace time unless consistent_rms is traced.
         """
@@ -62,10 +65,11 @@ class Partition:
             leaves = jax.tree.leaves(updates, is_leaf=is_ragged)
             structure: Any = jax.tree.structure(updates, is_leaf=is_ragged)
             numbers = structure.flatten_up_to(self.numbers(updates))
+            parts = parts_of(updates, self.split)
             found = [
                 shape_factor(x, number, 1 if traced else consistent_rms)
-                for leaf, number in zip(leaves, numbers, strict=True)
-                for x in (map(leaf.view, range(len(leaf))) if is_ragged(leaf) else [leaf])
+                for leaf, number, of_leaf in zip(leaves, numbers, parts, strict=True)
+                for x in (map(leaf.view, range(len(leaf))) if is_ragged(leaf) else of_leaf or [leaf])
             ]
             static = np.array(found, jax.dtypes.canonicalize_dtype(float))
             return static * consistent_rms if traced else static
@@ -79,7 +83,7 @@ class Partition:
         return self.given(params) if callable(self.given) else self.given
 
 
-def shape_factor(x: jax.Array, numbers: MuonDimensionNumbers, consistent_rms: Any) -> Any:
+def shape_factor(x: jax.Array | View | Part, numbers: MuonDimensionNumbers, consistent_rms: Any) -> Any:
     """sqrt(max(1, fan out / fan in)), or sqrt(max(fan in, fan out)) * consistent_rms."""
     fan_in, fan_out = (math.prod(x.shape[axis] for axis in axes) for axes in axes_of(x, numbers))
     if consistent_rms is None:

@@ -1,0 +1,256 @@
+"""The steps of Newton-Schulz on matrices of one dtype, with X itself or with the small Gram matrix X X^H."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_vbgemm._src import compat
+from jax_vbgemm._src.elementwise.addition import add_scaled
+from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.matmul.view import View, dense, is_view
+from jax_vbgemm._src.newton_schulz_cost import segments
+from jax_vbgemm._src.newton_schulz_norms import (
+    divisors_of,
+    norm_of,
+    norms_of,
+    rescale_aol,
+    rescale_schatten,
+    times,
+)
+
+Gemm = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """How matrices are iterated.
+
+    gemm: `batched_gemm` with its options. small: as in `norms_of`. dtype: that of the iterates; None: that of the
+    matrices. gram: whether several steps are taken with the Gram matrix, before X is multiplied by their product.
+    preconditioning: None where a first step has been done.
+    """
+
+    gemm: Gemm
+    preconditioning: str | None
+    eps: Any
+    small: int
+    dtype: Any
+    gram: bool
+
+
+def looped(xs: list[Any], steps: jax.Array, row: Any, how: Iteration, factors: Any) -> list[jax.Array]:
+    """The iteration with a traced number of steps, which all have the coefficients `row`. The last result is rounded
+    to the iterates' dtype."""
+    dtype = xs[0].dtype
+    further = replace(how, preconditioning=None, dtype=None, gram=False)
+
+    def first(xs: list[Any]) -> list[jax.Array]:
+        return [x.astype(how.dtype or dtype) for x in iterated(xs, [row], how)]
+
+    def none(xs: list[Any]) -> list[jax.Array]:
+        return [x.astype(how.dtype or dtype) for x in iterated(xs, [], how)]
+
+    def step(_: Any, xs: list[jax.Array]) -> list[jax.Array]:
+        return iterated(xs, [row], further)
+
+    xs = jax.lax.fori_loop(1, steps, step, jax.lax.cond(steps > 0, first, none, xs))
+    return multiplied([x.astype(dtype) for x in xs], factors)
+
+
+def iterated(
+    matrices: Sequence[Any],
+    coeffs: Sequence[Any],
+    how: Iteration,
+    factors: Any = None,
+    norms: jax.Array | None = None,
+    into: Sequence[View | None] | None = None,
+) -> list[Any]:
+    """The matrices after the steps, in their dtype.
+
+    Args:
+      matrices: arrays and views of one dtype.
+      coeffs: a triple for each step.
+      factors: a factor of each result in the accumulator's real dtype, or None.
+      norms: the Frobenius norm of each matrix of rank 2, where it is known.
+      into: for each matrix the view into which the last product writes, or None.
+    """
+    dtype = matrices[0].dtype
+    tall = [is_tall(x.shape) for x in matrices]
+    wide = [not flag for flag in tall]
+    xs, divisors, late, units = _prepared(list(matrices), how, bool(coeffs), norms)
+    # optax uses X X^T, not X X^H, in the first step of "schatten".
+    transposed = how.preconditioning == "schatten" and jnp.issubdtype(dtype, jnp.complexfloating)
+    lengths = segments(len(coeffs), first=1 if transposed else 2) if how.gram else [1] * len(coeffs)
+    ends = np.cumsum(lengths)
+    for end, length in zip(ends, lengths, strict=True):
+        is_first, is_last = end == length, end == len(coeffs)
+        conjugate = not (is_first and transposed)
+        others = [x.conj() if conjugate and jnp.iscomplexobj(x) else x for x in xs]
+        symmetric = not (conjugate and jnp.iscomplexobj(xs[0]))  # or Hermitian
+        scale: jax.Array | None = None
+        square: Any = 1
+        unit: Any = 1
+        if is_first and late is not None:
+            scale, unit = 1 / late, units
+            root = 1 / (late / unit)  # XLA would reassociate (unit scale) (unit scale)
+            square = root * root
+        grams = how.gemm(xs, others, alpha=square, transpose_a=tall, transpose_b=wide, symmetric=symmetric)
+        if is_first and how.preconditioning in ("aol", "schatten"):
+            rescale = rescale_aol if how.preconditioning == "aol" else rescale_schatten
+            pending = [1.0] * len(xs) if late is None else late
+            pairs = [rescale(*parts) for parts in zip(xs, grams, tall, divisors, pending, strict=True)]
+            xs, grams, scale = [x for x, _ in pairs], [a for _, a in pairs], None
+        gemm = functools.partial(how.gemm, symmetric=symmetric)
+        of_result = result_dtype(how.dtype, dtype) if is_last and how.dtype is not None else xs[0].dtype
+        # A C of another dtype than the result would have to be converted first.
+        whole = length > 1 or of_result != xs[0].dtype
+        rows = coeffs[end - length : end]
+        bs = _product(grams, rows, unit, how.small, whole, gemm)
+        # A tall X is iterated as its transpose: (B X^T)^T = X B^T.
+        left = [x if flag else b for x, b, flag in zip(xs, bs, tall, strict=True)]
+        right = [b if flag else x for x, b, flag in zip(xs, bs, tall, strict=True)]
+        given = [scale, factors if is_last else None]
+        alpha = functools.reduce(operator.mul, [value for value in given if value is not None] or [1])
+        added = {} if whole else {"Cs": xs, "beta": rows[0][0] * alpha}
+        places = into if is_last else None
+        options = {"alpha": alpha, "transpose_b": tall, "into": places, "preferred_element_type": of_result}
+        xs = how.gemm(left, right, **added, **options)
+    if not coeffs:
+        xs = multiplied(xs, factors)
+    return [x if is_view(x) else x.astype(dtype) for x in xs]
+
+
+def _product(grams: list[Any], rows: Sequence[Any], unit: Any, small: int, whole: bool, gemm: Gemm) -> list[Any]:
+    """The product Q by which X is multiplied in these steps; or Q - c0 I for a single step, unless `whole`.
+
+    Algorithm of Zhang, Amsel, Chen and Dao, Gram Newton-Schulz (2026): with Z = c1 R + c2 R^2, a step multiplies X by
+    Z + c0 I, so that the Gram matrix R becomes (Z + c0 I)^2 R. All of these matrices are polynomials of one Hermitian
+    matrix: they commute, and their products are Hermitian.
+
+    grams: unit^2 R. small: as in `Iteration`.
+    """
+    product: Any = None
+    for index, (c0, c1, c2) in enumerate(rows):
+        is_last = index == len(rows) - 1
+        zs: list[Any] = gemm(grams, grams, grams, alpha=c2 / unit**4, beta=c1 / unit**2)
+        if not whole:
+            return zs
+        moved: Any = [] if is_last else list(grams)
+        if product is None:
+            product = _plus_identity(zs, c0, small)
+            moved = moved and gemm(moved, zs, moved, beta=c0)
+        else:  # both in one call
+            both = gemm(product + moved, zs + (zs if moved else []), product + moved, beta=c0)
+            product, moved = both[: len(zs)], both[len(zs) :]
+        if not is_last:
+            grams = gemm(zs, moved, moved, alpha=1 / unit**2, beta=c0 / unit**2)
+            unit = 1
+    return list(product)
+
+
+def _plus_identity(zs: Sequence[jax.Array], number: Any, small: int) -> list[jax.Array]:
+    """z + number * I for each matrix, rounded once: one call for all of up to `small` elements, as for norms."""
+    results: list[Any] = [None] * len(zs)
+    together = [i for i, z in enumerate(zs) if small and z.size <= small]
+    if together:
+        shapes, dtype = {zs[i].shape for i in together}, zs[0].dtype
+        identities = {shape: jnp.broadcast_to(jnp.eye(shape[-1], dtype=dtype), shape) for shape in shapes}
+        given = [identities[zs[i].shape] for i in together], [zs[i] for i in together]
+        for i, total in zip(together, add_scaled(*given, number, 1, in_place=False), strict=True):
+            results[i] = total
+    for i in set(range(len(zs))) - set(together):  # XLA makes the identity while it adds it
+        wide = accumulator(zs[i].dtype)
+        identity = jnp.broadcast_to(jnp.eye(zs[i].shape[-1], dtype=bool), zs[i].shape)
+        added = jnp.where(identity, jnp.asarray(number, wide), 0)
+        results[i] = (zs[i].astype(wide) + added).astype(zs[i].dtype)
+    return results
+
+
+def _prepared(
+    xs: list[Any], how: Iteration, has_steps: bool, norms: jax.Array | None
+) -> tuple[list[Any], list[Any], Any, Any]:
+    """The matrices before their first product, the divisor of each for "aol" and "schatten", the divisor of each that
+    is still to be applied (None: 1), and the power of two by which the square root of the first A is held larger.
+
+    X is not divided by its divisor. Instead, 1 / divisor is a factor of the first step's A and of its result. But a
+    kernel takes one factor for each problem: a batch, which has several, is divided here. So is an X whose spectral
+    norm is finite although X X^H overflows, and one that is rounded to another dtype, in which it may not be held.
+    """
+    divisors: list[Any] = [1.0] * len(xs)
+    method = how.preconditioning
+    if method is None or not (has_steps or method in ("frobenius", "spectral")):
+        return xs, divisors, None, 1
+    if has_steps and how.dtype is not None:
+        return _rounded(xs, how, norms)
+    late = [i for i, x in enumerate(xs) if x.ndim == 2 and has_steps and method != "spectral"]
+    for i in set(range(len(xs))) - set(late):
+        divisors[i] = divisors_of(norm_of(xs[i], method), method, how.eps)
+        root = 1 / jnp.sqrt(divisors[i])[..., None, None]  # multiplied by twice, as 1 / divisor may be subnormal
+        xs[i] = times(xs[i], root, root)
+    if not late:
+        return xs, divisors, None, 1
+    if norms is None:
+        norms = norms_of([xs[i] for i in late], how.small)
+    of_late = divisors_of(norms, method, how.eps)
+    late_divisors = of_late
+    if len(late) < len(xs):
+        late_divisors = jnp.ones(len(xs), of_late.dtype).at[np.array(late)].set(of_late)
+    if method in ("aol", "schatten"):
+        for place, i in enumerate(late):
+            divisors[i] = of_late[place]
+    # The square of 1 / norm may be subnormal, but not four times the square: A is then held 4 times as large.
+    return xs, divisors, late_divisors, 2 if method == "frobenius" else 1
+
+
+def _rounded(xs: list[Any], how: Iteration, norms: jax.Array | None) -> tuple[list[Any], list[Any], Any, Any]:
+    """`_prepared` for matrices that are divided in their own dtype and then rounded to `how.dtype`.
+
+    Divided by its Frobenius norm, a matrix of m rows has singular values of about m^-1/2, whose squares times 1 / m are
+    the elements of A. float16 would lose them: X is held about sqrt(m) times as large, and A m times.
+    """
+    method: Any = how.preconditioning
+    norms_of_xs: list[Any] = [norm_of(x, method) if x.ndim > 2 or method == "spectral" else None for x in xs]
+    matrices = [i for i, norm in enumerate(norms_of_xs) if norm is None]
+    if matrices:
+        norms = norms_of([xs[i] for i in matrices], how.small) if norms is None else norms
+        for place, i in enumerate(matrices):
+            norms_of_xs[i] = norms[place]
+    units = np.ones(len(xs), norms_of_xs[0].dtype)
+    if method != "spectral":  # in any method, no sum of the squares of X exceeds 4 units^2
+        units[:] = [2.0 ** min(round(math.log2(_rows(x.shape)) / 2), 6) for x in xs]
+    divisors = [divisors_of(norm, method, how.eps) / unit for norm, unit in zip(norms_of_xs, units, strict=True)]
+    roots = [1 / jnp.sqrt(divisor)[..., None, None] for divisor in divisors]
+    xs = [times(dense(x), root, root, dtype=how.dtype) for x, root in zip(xs, roots, strict=True)]
+    return xs, divisors, units if method == "frobenius" else None, units
+
+
+def _rows(shape: Sequence[Any]) -> int:
+    """The smaller size of a matrix; 1 where it is 0 or symbolic."""
+    return max(min(shape[-2:]), 1) if compat.is_static(shape[-2:]) else 1
+
+
+def multiplied(xs: list[Any], factors: Any) -> list[Any]:
+    """The matrices times one number each, in the accumulator's dtype."""
+    if factors is None:
+        return xs
+    wide = accumulator(xs[0].dtype)
+    return [(jnp.asarray(f, wide) * x.astype(wide)).astype(x.dtype) for f, x in zip(factors, xs, strict=True)]
+
+
+def result_dtype(dtype: Any, of_matrices: Any) -> Any:
+    """The dtype of the last product: that of the matrices, or else that of the sums of iterates of `dtype`."""
+    return of_matrices if of_matrices in (dtype, accumulator(dtype)) else accumulator(dtype)
+
+
+def is_tall(shape: Sequence[Any]) -> bool:
+    """Whether a matrix has more rows than columns; False where symbolic sizes don't determine it."""
+    return compat.certainly(lambda: shape[-2] > shape[-1])
