@@ -4,6 +4,7 @@ from pathlib import Path
 
 import experiments_plots
 import experiments_skinny
+import experiments_tsm2
 from batching_forest import train
 from candidates import ratios
 from experiments_data import Data, claims, times
@@ -403,7 +404,7 @@ def page(data: Data) -> str:
         state += f"\n\n{_FORMER_DEFAULT}"
     sections = (
         _tiling_and_batching(data), _branches(data), _planners(data), _readings(data), _occupancy(), _planning(data),
-        _threads(data), experiments_skinny.section(data),
+        _threads(data), experiments_skinny.section(data), experiments_tsm2.section(),
     )  # fmt: skip
     lines = [
         "# The papers' experiments",

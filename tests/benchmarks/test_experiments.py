@@ -10,6 +10,7 @@ import batching_forest
 import experiments
 import experiments_data
 import experiments_page
+import experiments_tsm2
 import planners
 from candidates import Candidate, Measured, list_of
 from jax_vbgemm._src.planner import PLANNERS
@@ -90,3 +91,50 @@ def test_what_was_measured_is_shown():
         assert title in page
     assert 'measured with `unreached="smallest"`, its former default' in page
     assert page.index("## Latency by batch size") < page.index("experiments/latency.svg")
+
+
+def test_the_papers_kernels(tmp_path):
+    """The tables of the paper's versions, from made-up times of which the ratios are known."""
+    lines = ["experiment,kernel,precision,m,k,n,t1,t2,t3,tcf,us,gbytes_per_s,of_peak,error,nbad"]
+
+    def add(experiment, kernel, m, k, n, us, tcf=1, t=(128, 16, 4), nbad=0):
+        for precision in ("fp32", "fp64"):
+            sizes = ",".join(map(str, (m, k, n, *t, tcf)))
+            lines.append(f'{experiment},"{kernel}",{precision},{sizes},{us},1,{1 / us},1e-7,{nbad}')
+
+    def section():
+        file = tmp_path / "tsm2.csv"
+        file.write_text("\n".join(lines) + "\n")
+        return "\n".join(experiments_tsm2.section(file))
+
+    for s, cublas in ((10240, 10), (20480, 40)):
+        for kernel, us in {"V0": 120, "V1": 40, "V2": 20, "V3": 10, "in flight, 8 stages": 5, "cuBLAS": cublas}.items():
+            add("versions", kernel, s, s, 16, us)
+        add("versions", "in flight, 16 stages", s, s, 16, 8)
+    add("parameters", "V3", 20480, 20480, 16, 10)
+    add("parameters", "V3", 20480, 20480, 16, 5, t=(64, 16, 8))
+    add("parameters", "V3", 20480, 20480, 16, 15, t=(64, 8, 8))
+    add("uneven", "V3", 15360, 7680, 16, 4)
+    add("small k", "V3", 15360, 4, 16, 20)
+    for tcf, us in ((1, 8), (2, 4)):
+        for kernel in ("V3", "ISM2-2", "ISM2-2 from zero"):
+            add("tcf", kernel, 10**7, 16, 16, us, tcf)
+    add("tcf", "cuBLAS", 10**7, 16, 16, 6, 0)
+    text = section()
+    for row in (
+        "| V1 over V0: outer products | 2.2-4.7x | 3.00x (3.00-3.00x) | 3.00x (3.00-3.00x) |",
+        "| asynchronous copies over cuBLAS (ours) |  | 4.00x (2.00-8.00x) | 4.00x (2.00-8.00x) |",
+        "| fp32 | 64, 16, 8 | 2.00x | 3.00x |",
+        "| V3, fp64 | 25% |",
+        "| V3, fp64 | 5% |",
+        "| Algorithm 7, fp32 | 12% | 25% |",
+        "| 10^7, fp64 | 4 | 2 | 1.50x (1.50-1.50x) | 1.50x (1.50-1.50x) | 1.50x (1.50-1.50x) | 25%-25% | 17%-17% |",
+        "| 10^4, fp32 | 1 | not measured yet |",
+    ):
+        assert row in text
+    assert "They have not been measured yet." not in text
+
+    add("versions", "V3", 10240, 10240, 2, 1, nbad=1)
+    with pytest.raises(ValueError, match=r"V3 computed versions .* wrong"):
+        section()
+    assert "They have not been measured yet." in "\n".join(experiments_tsm2.section(tmp_path / "none.csv"))
