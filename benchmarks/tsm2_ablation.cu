@@ -8,39 +8,19 @@
 // below. Every kernel's result is compared with sums in float64 before it is timed. The time is the least of five replays of a CUDA graph,
 // which holds enough calls to last; they use different operands in turn, so that these come from memory. The exit status is 1 if a result
 // is wrong.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <string>
-#include <vector>
 
+#include "cublas_timing.h"
 #include "tsm2_kernels.h"
 
 namespace {
 
+using namespace vbgemm::timing;
 using namespace vbgemm::tsm2;
-
-void check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "tsm2_ablation: %s: %s\n", what, cudaGetErrorString(error));
-  std::exit(2);
-}
-#define CHECK(call) check(call, #call)
-
-template <class T>
-__global__ void fill(T* x, int64_t count) {
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
-    uint64_t bits = (i + 1) * 0x9e3779b97f4a7c15u;  // splitmix64
-    bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9u;
-    bits = (bits ^ bits >> 27) * 0x94d049bb133111ebu;
-    x[i] = static_cast<T>((bits ^ bits >> 31) >> 40) * T{0x1p-24};
-  }
-}
 
 // A thread for each element of C.
 template <class T>
@@ -64,37 +44,6 @@ __global__ void compare(const T* c, const double* expected, int64_t count, int* 
   }
   atomicMax(largest, __float_as_int(mine));  // the order of positive floats is that of their bits
 }
-
-class Cublas {
- public:
-  explicit Cublas(const std::string& path) {
-    for (const std::string& name : path.empty() ? std::vector<std::string>{"libcublas.so.13", "libcublas.so.12"} : std::vector{path}) {
-      library_ = library_ ? library_ : dlopen(name.c_str(), RTLD_NOW);
-    }
-    if (library_) {
-      function<int(void**)>("cublasCreate_v2")(&handle_);
-    } else {
-      std::fprintf(stderr, "tsm2_ablation: no cuBLAS: %s\n", dlerror());
-    }
-  }
-  explicit operator bool() const { return handle_; }
-  void multiply(const Product<float>& x, cudaStream_t stream) const { multiply("cublasSgemm_v2", x, stream); }
-  void multiply(const Product<double>& x, cudaStream_t stream) const { multiply("cublasDgemm_v2", x, stream); }
-
- private:
-  template <class Signature>
-  Signature* function(const char* name) const {
-    return reinterpret_cast<Signature*>(dlsym(library_, name));
-  }
-  template <class T>
-  void multiply(const char* name, const Product<T>& x, cudaStream_t stream) const {
-    const T one = 1, zero = 0;
-    function<int(void*, cudaStream_t)>("cublasSetStream_v2")(handle_, stream);
-    function<int(void*, int, int, int, int, int, const T*, const T*, int, const T*, int, const T*, T*, int)>(name)(
-        handle_, 0, 0, x.m, x.n, x.k, &one, x.a, x.m, x.b, x.k, &zero, x.c, x.m);
-  }
-  void *library_ = nullptr, *handle_ = nullptr;
-};
 
 struct Options {
   std::FILE* csv;
@@ -219,7 +168,7 @@ class Experiments {
 
   void library() {
     if (!selected_ || !options_.cublas) return;
-    measure("cuBLAS", 0, 0, 0, 0, false, [&](const Product<T>& x) { options_.cublas.multiply(x, stream_); });
+    measure("cuBLAS", 0, 0, 0, 0, false, [&](const Product<T>& x) { options_.cublas.multiply(stream_, x.m, x.n, x.k, x.a, x.b, x.c); });
   }
 
   void begin(const char* experiment, int m, int k, int n) {
@@ -268,35 +217,13 @@ class Experiments {
     const double allowed = 4 * std::sqrt(static_cast<double>(k_)) * (sizeof(T) == 4 ? 0x1p-24 : 0x1p-53);
     const bool right = error <= allowed;
     right_ &= right;
-    const double us = time_of(call, once_ms, adds);
+    const int calls = std::clamp(static_cast<int>(4 / once_ms), 1, 64);
+    const double us = graph_us(stream_, calls, once_ms > 50 ? 1 : 5, [&](int i) { call(product(i, 1, 1, adds)); });
     const double bytes = (int64_t{m_} * k_ + int64_t{k_} * n_ + count) * static_cast<double>(sizeof(T)), rate = bytes / us * 1e6;
     const char* const precision = sizeof(T) == 4 ? "fp32" : "fp64";
     std::fprintf(options_.csv, "%s,\"%s\",%s,%d,%d,%d,%d,%d,%d,%d,%.6g,%.6g,%.4f,%.3g,%d\n", experiment_, name, precision, m_, k_, n_, t1,
                  t2, t3, tcf, us, rate / 1e9, rate / peak_, error, !right);
     if (!right) std::printf("WRONG: %s %s %s %d x %d x %d: error %g\n", experiment_, name, precision, m_, k_, n_, error);
-  }
-
-  double time_of(const std::function<void(const Product<T>&)>& call, float once_ms, bool adds) {
-    const int calls = std::clamp(static_cast<int>(4 / once_ms), 1, 64);
-    cudaGraph_t graph;
-    cudaGraphExec_t replay;
-    CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < calls; ++i) call(product(i, 1, 1, adds));
-    CHECK(cudaStreamEndCapture(stream_, &graph));
-    CHECK(cudaGraphInstantiate(&replay, graph, 0));
-    float least = INFINITY;
-    for (int i = 0; i < (once_ms > 50 ? 2 : 6); ++i) {  // the first one warms up
-      float ms = 0;
-      CHECK(cudaEventRecord(begin_, stream_));
-      CHECK(cudaGraphLaunch(replay, stream_));
-      CHECK(cudaEventRecord(end_, stream_));
-      CHECK(cudaEventSynchronize(end_));
-      CHECK(cudaEventElapsedTime(&ms, begin_, end_));
-      if (i > 0) least = std::min(least, ms);
-    }
-    CHECK(cudaGraphExecDestroy(replay));
-    CHECK(cudaGraphDestroy(graph));
-    return 1e3 * least / calls;
   }
 
   const Options& options_;
