@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import experiments_batches
 import experiments_plots
 import experiments_skinny
 import experiments_tsm2
 from batching_forest import train
 from candidates import ratios
+from experiments_batches import Later
 from experiments_data import Data, claims, times
 from figures import batch_of
 from jax_vbgemm._src.planner import catalogue_for, device_spec
@@ -31,7 +33,7 @@ CONVOLUTIONS = Path(__file__).parent / "results" / "h100_conv.csv"  # experiment
 PAPERS = ("coordinated", "sort_split", "load_balanced")
 
 
-def _tiling_and_batching(data: Data) -> list[str]:
+def _tiling_and_batching(data: Data, later: Later) -> list[str]:
     grids = data.table("compare", "readings")
     steps = ("coordinated, tiling alone", "coordinated, threshold", "coordinated, binary", "coordinated")
     batches = sorted({batch_of(name) or 0 for name in grids})
@@ -67,6 +69,8 @@ def _tiling_and_batching(data: Data) -> list[str]:
         "described for plans only, the tall, wide and huge tiles with 128 threads do not fit 48 KB of shared "
         "memory, and "
         "the large one replaces them (a note of the plan says so).",
+        "",
+        *experiments_batches.li_grid(later),
         "",
         *_selector(data),
     ]
@@ -158,7 +162,7 @@ def _convolutions() -> list[str]:
     ]
 
 
-def _planners(data: Data) -> list[str]:
+def _planners(data: Data, later: Later) -> list[str]:
     grids = data.table("compare", "readings")
     names = ("auto", "uniform", *PAPERS)
     return [
@@ -231,6 +235,8 @@ def _planners(data: Data) -> list[str]:
         ),
         "",
         "![Over MAGMA by batch size](experiments/planners.svg)",
+        "",
+        *experiments_batches.every_batch(later),
         "",
         "### On tensor cores",
         "",
@@ -330,7 +336,7 @@ def _occupancy() -> list[str]:
     ]
 
 
-def _planning(data: Data) -> list[str]:
+def _planning(data: Data, later: Later) -> list[str]:
     batches = [c for c in data.every if c.part == "batches"]
     sizes = sorted({batch_of(c.workload) or 0 for c in batches})
     took = data.table("batches")
@@ -364,6 +370,8 @@ def _planning(data: Data) -> list[str]:
             ((p, *(f"{took[f'range_b{s}'][p]:.1f}" for s in sizes)) for p in ("auto", "uniform", *PAPERS)),
         ),
         "",
+        *experiments_batches.latencies(later),
+        "",
         "![Latency by batch size](experiments/latency.svg)",
     ]
 
@@ -393,7 +401,7 @@ def _threads(data: Data) -> list[str]:
     ]
 
 
-def page(data: Data) -> str:
+def page(data: Data, later: Later) -> str:
     state = _PREDICTED
     if data.measured:
         state = (
@@ -403,8 +411,9 @@ def page(data: Data) -> str:
     if data.measured and all(candidate.planner != "load_balanced, smallest tiles" for candidate in data.every):
         state += f"\n\n{_FORMER_DEFAULT}"
     sections = (
-        _tiling_and_batching(data), _branches(data), _planners(data), _readings(data), _occupancy(), _planning(data),
-        _threads(data), experiments_skinny.section(data), experiments_tsm2.section(),
+        _tiling_and_batching(data, later), _branches(data), _planners(data, later), _readings(data), _occupancy(),
+        _planning(data, later), _threads(data), experiments_skinny.section(data), experiments_batches.columns(later),
+        experiments_tsm2.section(later.tsm2),
     )  # fmt: skip
     lines = [
         "# The papers' experiments",
@@ -427,7 +436,7 @@ def page(data: Data) -> str:
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 
-def write(data: Data, output: Path) -> list[Path]:
+def write(data: Data, later: Later, output: Path) -> list[Path]:
     """The page, and the plots in a folder of its name."""
-    output.write_text(page(data))
+    output.write_text(page(data, later))
     return [output, *experiments_plots.draw(data, output.with_suffix(""))]

@@ -9,7 +9,6 @@ from statistics import geometric_mean
 from report import table
 from workloads import read_csv
 
-FILE = Path(__file__).parent / "results" / "h200_tsm2.csv"  # experiments.sh writes it
 NOT_YET = "not measured yet"
 PRECISIONS = ("fp32", "fp64")
 IN_FLIGHT = ("in flight, 8 stages", "in flight, 16 stages")
@@ -38,7 +37,7 @@ class Timed:
         return self.precision, self.m, self.k, self.n
 
 
-def read(file: Path = FILE) -> list[Timed]:
+def read(file: Path) -> list[Timed]:
     """What was measured; nothing where the file is missing. Raises ValueError for a wrong result."""
     rows = list(read_csv(Timed, file)) if file.exists() else []
     for row in rows:
@@ -47,7 +46,7 @@ def read(file: Path = FILE) -> list[Timed]:
     return rows
 
 
-def _fastest(rows: Iterable[Timed], *kernels: str) -> dict[tuple[str, int, int, int], Timed]:
+def fastest_of(rows: Iterable[Timed], *kernels: str) -> dict[tuple[str, int, int, int], Timed]:
     """The fastest row of some kernels for each size."""
     found: dict[tuple[str, int, int, int], Timed] = {}
     for row in rows:
@@ -57,7 +56,7 @@ def _fastest(rows: Iterable[Timed], *kernels: str) -> dict[tuple[str, int, int, 
 
 
 def _speedups(rows: Sequence[Timed], kernels: Sequence[str], other: str) -> list[float]:
-    faster, slower = _fastest(rows, *kernels), _fastest(rows, other)
+    faster, slower = fastest_of(rows, *kernels), fastest_of(rows, other)
     return [slower[size].us / row.us for size, row in faster.items() if size in slower]
 
 
@@ -92,7 +91,7 @@ def _versions(rows: Sequence[Timed]) -> list[str]:
     columns = (2, 4, 8, 16)
 
     def shares(kernels: Sequence[str], precision: str) -> list[str]:
-        fastest = _fastest(rows, *kernels).values()
+        fastest = fastest_of(rows, *kernels).values()
         return [_share(_of(fastest, precision=precision, n=n)) for n in columns]
 
     return [
@@ -158,7 +157,7 @@ def _small_k(rows: Sequence[Timed]) -> list[str]:
         body = []
         for precision in PRECISIONS:
             for kernel, names in (("V3", ("V3",)), ("asynchronous copies", IN_FLIGHT), ("cuBLAS", ("cuBLAS",))):
-                fastest = _fastest(_of(mine, precision=precision), *names)
+                fastest = fastest_of(_of(mine, precision=precision), *names)
                 shares = [f"{fastest[precision, 15360, k, 16].of_peak:.0%}" for k in depths if fastest]
                 if shares or (not mine and kernel == "V3"):
                     body.append((f"{kernel}, {precision}", *(shares or [NOT_YET])))
@@ -170,7 +169,7 @@ def _small_k(rows: Sequence[Timed]) -> list[str]:
 
 def _tcf(rows: Sequence[Timed]) -> list[str]:
     def fastest(precision: str, m: int, *kernels: str) -> list[Timed]:
-        return list(_fastest(_of(rows, precision=precision, m=m), *kernels).values())
+        return list(fastest_of(_of(rows, precision=precision, m=m), *kernels).values())
 
     sweep = _of(rows, m=10**7, k=16, n=16)
     factors = sorted({row.tcf for row in sweep if row.tcf})
@@ -218,8 +217,7 @@ def _tcf(rows: Sequence[Timed]) -> list[str]:
     ]
 
 
-def section(file: Path = FILE) -> list[str]:
-    every = read(file)
+def section(every: Sequence[Timed]) -> list[str]:
     rows = {name: [row for row in every if row.experiment == name] for name in ("versions", "parameters", "tcf")}
     where = "" if every else " They have not been measured yet."
     return [

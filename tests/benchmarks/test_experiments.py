@@ -1,5 +1,7 @@
 """The papers' experiments: their plans and page; the committed page equals the one made from its figures."""
 
+from dataclasses import fields
+
 import pytest
 
 pytest.importorskip("typer")
@@ -8,6 +10,7 @@ pytest.importorskip("sklearn")
 
 import batching_forest
 import experiments
+import experiments_batches
 import experiments_data
 import experiments_page
 import experiments_tsm2
@@ -15,7 +18,7 @@ import planners
 from candidates import Candidate, Measured, list_of
 from jax_vbgemm._src.planner import PLANNERS
 from stand_in import H100, driver, read_cases
-from workloads import expand, problems_named, read_csv
+from workloads import Row, expand, problems_named, read_csv
 
 NAMES = {
     "grids": ["any_mn128_k128_b16", "any_mn128_k256_b64", "pow2_mn128_k128_b16", "pow2_mn128_k256_b64"],
@@ -39,6 +42,11 @@ def few(monkeypatch):
     monkeypatch.setattr(planners, "SAMPLE", ("any_mn128_k128_b16", "any_mn128_k256_b16"))
     monkeypatch.setattr(batching_forest, "SAMPLES", 40)
     monkeypatch.setattr(experiments, "BATCH_SIZES", (8, 16))
+    monkeypatch.setattr(experiments, "LI_SIZES", (128,))
+    monkeypatch.setattr(experiments, "LI_K", (16, 64))
+    monkeypatch.setattr(experiments, "LI_BATCHES", (4, 8))
+    monkeypatch.setattr(experiments, "ZHANG_BATCHES", (8, 32))
+    monkeypatch.setattr(experiments, "COLUMN_SIZES", (10240,))
 
 
 @pytest.mark.slow
@@ -52,9 +60,9 @@ def test_from_cases_to_the_page(few, tmp_path):
     on_tensor_cores = {c.planner: c.predicted_us for c in listed if c.part == "tensor"}
     assert on_tensor_cores["sort_split"] != on_tensor_cores["sort_split, ordinary tiles"]
 
-    def page(name, measured):
+    def page(name, measured, later="none"):
         data = experiments_data.Data(listed, Measured(measured), planners.PEERS, H100)
-        files = experiments_page.write(data, tmp_path / f"{name}.md")
+        files = experiments_page.write(data, experiments_batches.read(str(tmp_path / later)), tmp_path / f"{name}.md")
         assert all(file.stat().st_size > 500 for file in files)
         assert {file.suffix for file in files} == {".md", ".svg"}
         return files[0].read_text()
@@ -70,6 +78,16 @@ def test_from_cases_to_the_page(few, tmp_path):
     assert "nan" not in measured
     assert "where the threshold is out of reach, the smallest tiles" in measured
     assert "former default" not in measured
+
+    names = dict.fromkeys(line.split()[0] for line in file.with_suffix(".sizes").read_text().splitlines())
+    assert {"range_b8", "inception_1", "li_mn128_k16_b4", "any_mn128_k128_b32"} <= set(names)
+    heading = ",".join(field.name for field in fields(Row))
+    rows = [f"cublas_loop,g,{name},fp32,1,1,cold,20,30,0,0,0," for name in names]
+    (tmp_path / "e_cublas.csv").write_text("\n".join([heading, *rows]) + "\n")
+    later = page("later", [made_up], "e")
+    assert "| load_balanced over a cuBLAS loop | 7.18x (A800) | 2.00x (8) | 2.00x | 2.00x |" in later
+    assert "| tiling and batching over default |  | 2.00x (4) | 2.00x | 2.00x |" in later
+    assert "| load_balanced over cuBLAS on 8 streams |  | not measured yet |" in later
 
 
 def test_the_committed_page_is_what_its_figures_say(tmp_path):
@@ -105,7 +123,7 @@ def test_the_papers_kernels(tmp_path):
     def section():
         file = tmp_path / "tsm2.csv"
         file.write_text("\n".join(lines) + "\n")
-        return "\n".join(experiments_tsm2.section(file))
+        return "\n".join(experiments_tsm2.section(experiments_tsm2.read(file)))
 
     for s, cublas in ((10240, 10), (20480, 40)):
         for kernel, us in {"V0": 120, "V1": 40, "V2": 20, "V3": 10, "in flight, 8 stages": 5, "cuBLAS": cublas}.items():
@@ -137,4 +155,4 @@ def test_the_papers_kernels(tmp_path):
     add("versions", "V3", 10240, 10240, 2, 1, nbad=1)
     with pytest.raises(ValueError, match=r"V3 computed versions .* wrong"):
         section()
-    assert "They have not been measured yet." in "\n".join(experiments_tsm2.section(tmp_path / "none.csv"))
+    assert "They have not been measured yet." in "\n".join(experiments_tsm2.section([]))
