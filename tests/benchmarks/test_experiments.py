@@ -1,5 +1,6 @@
 """The papers' experiments: their plans and page; the committed page equals the one made from its figures."""
 
+import re
 from dataclasses import fields
 
 import pytest
@@ -12,6 +13,7 @@ import batching_forest
 import experiments
 import experiments_batches
 import experiments_data
+import experiments_figures
 import experiments_page
 import experiments_tsm2
 import planners
@@ -156,3 +158,16 @@ def test_the_papers_kernels(tmp_path):
     with pytest.raises(ValueError, match=r"V3 computed versions .* wrong"):
         section()
     assert "They have not been measured yet." in "\n".join(experiments_tsm2.section([]))
+
+
+def test_every_figure_has_a_row():
+    """The numbered figures and tables of the papers whose text we have; the links lead to headings of the page."""
+    numbered = {"Li": (11, 2), "Zhang": (11, 6), "Rivera": (14, 0)}  # figures and tables
+    for paper, (figures, tables) in numbered.items():
+        mine = [figure for of, figure, *_ in experiments_figures.FIGURES if of == paper]
+        for word, last in (("Fig", figures), ("Table", tables)):
+            found = [int(n) for figure in mine if figure.startswith(word) for n in re.findall(r"\d+", figure)]
+            assert sorted(found) == list(range(1, last + 1))
+    headings = re.findall(r"^##+ (.*)$", experiments.PAGE.read_text(), re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert set(experiments_figures.SECTIONS.values()) <= anchors
