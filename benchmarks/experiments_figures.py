@@ -29,8 +29,8 @@ FIGURES = (
     ("Li", "Fig. 8", "tiling over MAGMA", "{tiling}, {Li's grid}"),
     ("Li", "Fig. 9", "tiling and batching over MAGMA", "{tiling}, {Li's grid}"),
     ("Li", "Fig. 10", "GoogLeNet's modules over MAGMA", "{branches}"),
-    ("Li", "Fig. 11", "five other GPUs", "plans only: M60, GTX Titan X, P100, GTX 1080 Ti and Titan Xp are in the device "
-     "table, and CUDA 13 compiles for none of them"),
+    ("Li", "Fig. 11", "five other GPUs", "plans only: CUDA 13 compiles for none of them; the device table has M60, "
+     "GTX Titan X, P100, GTX 1080 Ti and Titan Xp"),
     ("Wang", "all", "speedups", "our copy of the paper has neither figures nor numbers; {planners}"),
     ("Zhang", "Fig. 1, 2", "tiles of a batch", ILLUSTRATION),
     ("Zhang", "Table 1", "terms of AMD and NVIDIA", "none: no result"),
