@@ -183,8 +183,9 @@ def columns(later: Later) -> list[str]:
         "### A column-major, our tiles",
         "",
         "10240 x 10240 and 20480 x 20480 times 2 to 16 columns with A stored column-major, on an H200, over cuBLAS on "
-        "the same matrices. In `whole rows` the lanes of a warp read adjacent elements of a column of A (Algorithm 4) "
-        "without a prefetch of the next ones. K is whole there, as in the paper; `tall_skinny` and `auto` split it.",
+        "the same matrices. In `whole rows` the lanes of a warp read adjacent elements of a column of A (Algorithm 4). "
+        "In float32 the next ones are copied to shared memory meanwhile, in float64 there is no prefetch. K is whole "
+        "there, as in the paper; `tall_skinny` and `auto` split it.",
         "",
         *table(("", *titles), body),
     ]
