@@ -14,7 +14,9 @@ from experiments_data import Data, claims, times
 from figures import batch_of
 from jax_vbgemm._src.planner import catalogue_for, device_spec
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
+from jax_vbgemm._src.planner.papers.coordinated import BY_128, BY_256
 from jax_vbgemm._src.planner.papers.load_balanced import CLASSES, TENSOR_CLASSES, table_3
+from jax_vbgemm._src.planner.tables.catalogue import TileKey
 from report import table
 from workloads import Row, read_csv
 
@@ -344,6 +346,39 @@ def _occupancy() -> list[str]:
         "",
         f"W_DL of Table 3 for our tiles, with the paper's Tk = 16: {w_dl} (the paper: 6, 10, 16, 14, 24). "
         "`Plan.work_per_thread` has W_DL for the K steps of our kernels.",
+        "",
+        *_one_kernel(),
+    ]
+
+
+def _one_kernel() -> list[str]:
+    device = device_spec("h100")
+    tiles = {tile.key: tile for tile in catalogue_for("float32", device)}
+    rows = []
+    for title, keys in (("Li, 256 threads", BY_256), ("Li, 128 threads", BY_128), ("Zhang", CLASSES)):
+        occupancy = {key: tile_occupancy(tiles[key], device) for key in keys}
+        by_kernel: dict[str, list[TileKey]] = {}
+        for key in keys:
+            by_kernel.setdefault(tiles[key].kernel, []).append(key)
+        own = "; ".join(
+            f"{', '.join(name for name, _ in held)}: {occupancy[held[0]].fraction:.0%}" for held in by_kernel.values()
+        )
+        least = min(each.fraction for each in occupancy.values())
+        rows.append((title, str(len(by_kernel)), own, f"{least:.0%}"))
+    return [
+        "### One kernel for a batch (Li 2019, section 6; Zhang 2025, section 4)",
+        "",
+        "The papers launch one kernel for a batch: Li's holds all strategies, and Zhang's has 256 threads of which the "
+        "surplus ones leave. Our plans launch a kernel for each class of threads and registers, and a block whose "
+        "tiles are of several kernels becomes a block of each. That is not an option of the planners: a kernel has the "
+        "registers and the shared memory of its largest tile, so that in one kernel all tiles have the occupancy of "
+        "that tile at most. On an H100, in float32:",
+        "",
+        *table(("", "kernels", "occupancy in these kernels", "in one kernel, at most"), rows),
+        "",
+        f"A further kernel of a call takes {1e6 * device.launch_seconds:.1f} us on an H100, as kernels of one call "
+        "overlap ([L2](design/latency.md#l2)). The papers' launch in one kernel, and Zhang's screening of surplus "
+        "threads, have not been measured beside ours.",
     ]
 
 
