@@ -15,6 +15,7 @@ from workloads import Row, read_csv
 
 # The parts of experiments.py's plans that these sections show.
 LI, EVERY_BATCH, BATCHES, COLUMNS = "li", "every_batch", "batches", "columns"
+ONE_KERNEL = "one_kernel"  # of one_kernel.py, whose plans another driver times
 
 LOOP, STREAMS = "cuBLAS loop", "cuBLAS, 8 streams"
 PAPERS = ("coordinated", "sort_split", "load_balanced")
@@ -29,9 +30,9 @@ class Later:
     cublas: Mapping[str, Mapping[tuple[str, str], float]]  # title -> (workload, precision) -> microseconds
     tsm2: Sequence[Timed]
 
-    def table(self, part: str, precision: str = "fp32") -> Table:
+    def table(self, *parts: str, precision: str = "fp32") -> Table:
         """Workload -> planner, or cuBLAS, -> microseconds."""
-        mine = [plan for plan in self.plans if (plan.part, plan.precision) == (part, precision)]
+        mine = [plan for plan in self.plans if plan.part in parts and plan.precision == precision]
         found = tabulate(mine, self.times)
         for title, times in self.cublas.items():
             for workload, row in found.items():
@@ -41,16 +42,17 @@ class Later:
 
 
 def read(start: str) -> Later:
-    """The files whose paths begin with `start`: the list of plans, the driver's CSV and cublas_batches'; and
-    tsm2_ablation's. Raises ValueError for a wrong result."""
-    plans, times, cublas, tsm2 = (Path(f"{start}{end}.csv") for end in (".plans", "", "_cublas", "_tsm2"))
+    """The files whose paths begin with `start`: lists of plans and the drivers' CSVs, of most plans and of those in one
+    kernel, cublas_batches' and tsm2_ablation's. Raises ValueError for a wrong result."""
+    plans, times = ([Path(f"{start}{of}{end}.csv") for of in ("", "_one_kernel")] for end in (".plans", ""))
+    cublas, tsm2 = (Path(f"{start}_{end}.csv") for end in ("cublas", "tsm2"))
     rows = list(read_csv(Row, cublas)) if cublas.exists() else []
     for row in rows:
         if row.nbad:
             raise ValueError(f"{cublas}: wrong results of {row.peer} on {row.workload}")
     return Later(
-        list(read_csv(Candidate, plans)) if plans.exists() else [],
-        Measured([times] if times.exists() else []),
+        [plan for file in plans if file.exists() for plan in read_csv(Candidate, file)],
+        Measured(file for file in times if file.exists()),
         by_title(rows),
         read_tsm2(tsm2),
     )
@@ -143,6 +145,22 @@ def every_batch(later: Later) -> list[str]:
     ]
 
 
+def one_kernel(later: Later) -> list[str]:
+    grid = later.table(EVERY_BATCH, ONE_KERNEL)
+    grid = {name: row for name, row in grid.items() if any(planner.endswith("one kernel") for planner in row)}
+    parts = _by(grid, batch_of)
+    rows = [
+        (f"{planner}: a kernel for each class over one kernel", "", planner, f"{planner}, one kernel")
+        for planner in ("coordinated", "load_balanced")
+    ]
+    return [
+        "Both were compiled for an experiment (`benchmarks/one_kernel.py`), on an H200; the compiler spills a few "
+        "registers of the kernels that hold more tiles:",
+        "",
+        *table(("", "paper", *_columns_of(parts, "batch")), _ratios(grid, parts, rows)),
+    ]
+
+
 def latencies(later: Later) -> list[str]:
     took = later.table(BATCHES)
     parts = _by(took, batch_of)
@@ -167,7 +185,7 @@ def columns(later: Later) -> list[str]:
     cublas = fastest_of([row for row in later.tsm2 if row.experiment == "versions"], "cuBLAS")
     body = []
     for precision in ("fp32", "fp64"):
-        took = later.table(COLUMNS, precision)
+        took = later.table(COLUMNS, precision=precision)
         found: dict[str, list[float]] = {title: [] for title in titles}
         for name, row in took.items():
             m, n, k = map(int, name.split("_")[1].split("x"))

@@ -320,7 +320,7 @@ def _readings(data: Data) -> list[str]:
     ]
 
 
-def _occupancy() -> list[str]:
+def _occupancy(later: Later) -> list[str]:
     devices = ("a800", "mi210", "h100")
     rows = []
     for kind, order in (("float32", CLASSES), ("bfloat16", TENSOR_CLASSES)):
@@ -347,11 +347,11 @@ def _occupancy() -> list[str]:
         f"W_DL of Table 3 for our tiles, with the paper's Tk = 16: {w_dl} (the paper: 6, 10, 16, 14, 24). "
         "`Plan.work_per_thread` has W_DL for the K steps of our kernels.",
         "",
-        *_one_kernel(),
+        *_one_kernel(later),
     ]
 
 
-def _one_kernel() -> list[str]:
+def _one_kernel(later: Later) -> list[str]:
     device = device_spec("h100")
     tiles = {tile.key: tile for tile in catalogue_for("float32", device)}
     rows = []
@@ -377,8 +377,9 @@ def _one_kernel() -> list[str]:
         *table(("", "kernels", "occupancy in these kernels", "in one kernel, at most"), rows),
         "",
         f"A further kernel of a call takes {1e6 * device.launch_seconds:.1f} us on an H100, as kernels of one call "
-        "overlap ([L2](design/latency.md#l2)). The papers' launch in one kernel, and Zhang's screening of surplus "
-        "threads, have not been measured beside ours.",
+        "overlap ([L2](design/latency.md#l2)).",
+        "",
+        *experiments_batches.one_kernel(later),
     ]
 
 
@@ -457,7 +458,7 @@ def page(data: Data, later: Later) -> str:
     if data.measured and all(candidate.planner != "load_balanced, smallest tiles" for candidate in data.every):
         state += f"\n\n{_FORMER_DEFAULT}"
     sections = (
-        _tiling_and_batching(data, later), _branches(data), _planners(data, later), _readings(data), _occupancy(),
+        _tiling_and_batching(data, later), _branches(data), _planners(data, later), _readings(data), _occupancy(later),
         _planning(data, later), _threads(data), experiments_skinny.section(data), experiments_batches.columns(later),
         experiments_tsm2.section(later.tsm2), experiments_figures.section(),
     )  # fmt: skip

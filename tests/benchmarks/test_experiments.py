@@ -16,9 +16,10 @@ import experiments_data
 import experiments_figures
 import experiments_page
 import experiments_tsm2
+import one_kernel
 import planners
 from candidates import Candidate, Measured, list_of
-from jax_vbgemm._src.planner import PLANNERS
+from jax_vbgemm._src.planner import PLANNERS, catalogue_for
 from stand_in import H100, driver, read_cases
 from workloads import Row, expand, problems_named, read_csv
 
@@ -171,3 +172,17 @@ def test_every_figure_has_a_row():
     headings = re.findall(r"^##+ (.*)$", experiments.PAGE.read_text(), re.MULTILINE)
     anchors = {re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     assert set(experiments_figures.SECTIONS.values()) <= anchors
+
+
+def test_one_kernel_for_a_batch(tmp_path):
+    """The plans of this experiment are those of the planners in one launch, and the header can still be changed."""
+    problems, catalogue = problems_named("any_mn256_k128_b16"), catalogue_for("float32", H100)
+    for name, kernel in (("coordinated", "t256_heavy"), ("load_balanced", "t256_light")):
+        plan = one_kernel.PLANNERS[f"{name}, one kernel"](problems, H100, catalogue)
+        usual = PLANNERS[name](problems, H100, catalogue)
+        plan.validate()
+        assert [launch.kernel for launch in plan.launch_form()[2]] == [kernel]
+        assert [launch.kernel for launch in usual.launch_form()[2]] != [kernel]
+        assert plan.choices == usual.choices
+    one_kernel.header(tmp_path)
+    assert "holds(kernel, tile)" in (tmp_path / "gpu" / "tile" / "tile_kernel.h").read_text()
