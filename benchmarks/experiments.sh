@@ -12,6 +12,7 @@
 #   papers_cublas.csv      cuBLAS on the batches of CASES, one product after another and on eight streams
 # and where JAX has the GPU
 #   conv.csv               GoogLeNet's branches beside XLA's convolutions (cuDNN), float32 and bfloat16
+#   papers_modules.csv     the same for each module by itself, forward in float32
 #   profile.txt            the latencies, t1 and tcf of tall_skinny's model
 # benchmarks/results has them as <device>_<name>, with the lists of the plans: experiments.py and sources.csv look there.
 set -eu
@@ -49,10 +50,12 @@ tsm2=$(find_file "$programs/tsm2_ablation") batches=$(find_file "$programs/cubla
 if [ -n "$tsm2" ]; then "$(realpath "$tsm2")" "$output/papers_tsm2.csv" $cublas; fi
 if [ -n "$batches" ]; then "$(realpath "$batches")" "$(find_file "${cases%.case}.sizes")" "$output/papers_cublas.csv" $cublas; fi
 if "$python" -c 'import jax, sys; sys.exit(jax.default_backend() != "gpu")' 2> /dev/null; then
-  rm -f "$output/conv.csv"
+  rm -f "$output/conv.csv" "$output/papers_modules.csv"
   for precision in fp32 bf16; do
     "$python" "$here/flax_layers.py" googlenet_b1 googlenet_b32 --csv "$output/conv.csv" --precision $precision
   done
+  modules=$(for block in 3a 3b 4a 4b 4c 4d 4e 5a 5b; do echo inception_${block}_b1; done)
+  "$python" "$here/flax_layers.py" $modules --csv "$output/papers_modules.csv" --no-backward
   "$python" -m jax_vbgemm profile > "$output/profile.txt" && tail -1 "$output/profile.txt"
 fi
 ls -l "$output"

@@ -29,6 +29,7 @@ class Later:
     times: Measured
     cublas: Mapping[str, Mapping[tuple[str, str], float]]  # title -> (workload, precision) -> microseconds
     tsm2: Sequence[Timed]
+    modules: Mapping[str, Mapping[str, float]]  # GoogLeNet's modules: name -> implementation -> microseconds
 
     def table(self, *parts: str, precision: str = "fp32") -> Table:
         """Workload -> planner, or cuBLAS, -> microseconds."""
@@ -43,9 +44,12 @@ class Later:
 
 def read(start: str) -> Later:
     """The files whose paths begin with `start`: lists of plans and the drivers' CSVs, of most plans and of those in one
-    kernel, cublas_batches' and tsm2_ablation's. Raises ValueError for a wrong result."""
+    kernel, cublas_batches', tsm2_ablation's, and flax_layers' of modules. Raises ValueError for a wrong result."""
     plans, times = ([Path(f"{start}{of}{end}.csv") for of in ("", "_one_kernel")] for end in (".plans", ""))
-    cublas, tsm2 = (Path(f"{start}_{end}.csv") for end in ("cublas", "tsm2"))
+    cublas, tsm2, layers = (Path(f"{start}_{end}.csv") for end in ("cublas", "tsm2", "modules"))
+    modules: dict[str, dict[str, float]] = {}
+    for row in read_csv(Row, layers) if layers.exists() else ():
+        modules.setdefault(row.workload.split("_")[1], {})[row.peer] = row.graph_us
     rows = list(read_csv(Row, cublas)) if cublas.exists() else []
     for row in rows:
         if row.nbad:
@@ -55,6 +59,7 @@ def read(start: str) -> Later:
         Measured(file for file in times if file.exists()),
         by_title(rows),
         read_tsm2(tsm2),
+        modules,
     )
 
 

@@ -44,7 +44,7 @@ FIGURES = (
     ("Zhang", "Fig. 7", "time of planning", "{planning time}"),
     ("Zhang", "Fig. 8, 9", "the new TLP", "{TLP}, {planners}"),
     ("Zhang", "Fig. 10", "latency", "{latency}"),
-    ("Zhang", "Fig. 11", "Inception modules over MIOpen and cuDNN", "{branches}, for all modules together"),
+    ("Zhang", "Fig. 11", "Inception modules over MIOpen and cuDNN", "{branches}, for 1x1 convolutions by cuDNN"),
     ("Zhang", "Table 6", "sizes of Inception modules", "`inception_1` to `inception_9`"),
     ("Rivera", "Fig. 1, 2, 3", "bank conflicts, prefetch", ILLUSTRATION),
     ("Rivera", "Fig. 4", "V0 to V3 on a K40c", "{the paper's kernels}, {TSM2 and ISM2}"),

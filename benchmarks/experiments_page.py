@@ -100,7 +100,7 @@ def _selector(data: Data) -> list[str]:
     return [*lines, *table(head, rows)]
 
 
-def _branches(data: Data) -> list[str]:
+def _branches(data: Data, later: Later) -> list[str]:
     branches = data.table("branches")
 
     def over_magma(*names: str) -> list[float]:
@@ -139,11 +139,11 @@ def _branches(data: Data) -> list[str]:
         "",
         *table(("", "workloads", *planners), rows),
         "",
-        *_convolutions(),
+        *_convolutions(later),
     ]
 
 
-def _convolutions() -> list[str]:
+def _convolutions(later: Later) -> list[str]:
     """GoogLeNet's branches in JAX, where they were measured."""
     if not CONVOLUTIONS.exists():
         return ["cuDNN's convolutions in JAX (`lax.conv`) have not been timed in comparison yet."]
@@ -156,6 +156,7 @@ def _convolutions() -> list[str]:
         for (name, precision), row in rows.items()
         if name.endswith("_forward") and precision == "fp32" and {"flax_conv", "vbgemm"} <= row.keys()
     ]
+    each = ", ".join(f"{name} {row['flax_conv'] / row['vbgemm']:.2f}x" for name, row in later.modules.items())
     return [
         "GoogLeNet's 36 branches in a jitted loop, microseconds a step: our operation, one product after another "
         "(cuBLAS), and convolutions (`lax.conv`, cuDNN):",
@@ -171,7 +172,8 @@ def _convolutions() -> list[str]:
         "The papers' figures are not of the same thing. Li's are for the whole inference pass with all 57 convolutions "
         "on a V100: 3.18 ms by cuDNN, 2.41 ms with streams, 2.01 ms with the framework. Zhang's Fig. 11 is for each "
         "module: on average 1.87x over cuDNN (A800) and 2.88x over MIOpen (MI210), and 2.66x and 3.68x for modules 8 "
-        f"and 9. Ours are all branches of all modules together, forward in float32: {times(over)} over cuDNN in JAX.",
+        f"and 9. Ours over cuDNN in JAX, forward in float32: all branches of all modules together {times(over)}, each "
+        f"module's 1x1 convolutions by themselves on an H200: {each or experiments_tsm2.NOT_YET}.",
     ]
 
 
@@ -458,9 +460,9 @@ def page(data: Data, later: Later) -> str:
     if data.measured and all(candidate.planner != "load_balanced, smallest tiles" for candidate in data.every):
         state += f"\n\n{_FORMER_DEFAULT}"
     sections = (
-        _tiling_and_batching(data, later), _branches(data), _planners(data, later), _readings(data), _occupancy(later),
-        _planning(data, later), _threads(data), experiments_skinny.section(data), experiments_batches.columns(later),
-        experiments_tsm2.section(later.tsm2), experiments_figures.section(),
+        _tiling_and_batching(data, later), _branches(data, later), _planners(data, later), _readings(data),
+        _occupancy(later), _planning(data, later), _threads(data), experiments_skinny.section(data),
+        experiments_batches.columns(later), experiments_tsm2.section(later.tsm2), experiments_figures.section(),
     )  # fmt: skip
     lines = [
         "# The papers' experiments",

@@ -33,6 +33,9 @@ NAMES = {
 }
 
 
+MODULE = {"vbgemm": 10, "flax_conv": 30}  # microseconds
+
+
 @pytest.fixture
 def few(monkeypatch):
     """Fewer workloads, for which all experiments still run."""
@@ -87,7 +90,10 @@ def test_from_cases_to_the_page(few, tmp_path):
     heading = ",".join(field.name for field in fields(Row))
     rows = [f"cublas_loop,g,{name},fp32,1,1,cold,20,30,0,0,0," for name in names]
     (tmp_path / "e_cublas.csv").write_text("\n".join([heading, *rows]) + "\n")
+    conv = [f"{peer},g,inception_4a_b1_forward,fp32,4,1,hot,{us},nan,0,nan,0," for peer, us in MODULE.items()]
+    (tmp_path / "e_modules.csv").write_text("\n".join([heading, *conv]) + "\n")
     later = page("later", [made_up], "e")
+    assert "by themselves on an H200: 4a 3.00x." in later
     assert "| load_balanced over a cuBLAS loop | 7.18x (A800) | 2.00x (8) | 2.00x | 2.00x |" in later
     assert "| tiling and batching over default |  | 2.00x (4) | 2.00x | 2.00x |" in later
     assert "| load_balanced over cuBLAS on 8 streams |  | not measured yet |" in later
