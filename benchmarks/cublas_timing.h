@@ -40,35 +40,54 @@ class Cublas {
     for (const std::string& name : path.empty() ? std::vector<std::string>{"libcublas.so.13", "libcublas.so.12"} : std::vector{path}) {
       library_ = library_ ? library_ : dlopen(name.c_str(), RTLD_NOW);
     }
-    if (library_) {
-      function<int(void**)>("cublasCreate_v2")(&handle_);
-    } else {
+    if (!library_) {
       std::fprintf(stderr, "no cuBLAS: %s\n", dlerror());
+      return;
     }
+    find(set_stream_, "cublasSetStream_v2");
+    find(set_workspace_, "cublasSetWorkspace_v2");
+    find(float32_, "cublasSgemm_v2");
+    find(float64_, "cublasDgemm_v2");
+    int (*create)(void**);
+    find(create, "cublasCreate_v2");
+    if (create(&handle_) != 0) handle_ = nullptr;
+    CHECK(cudaMalloc(&workspace_, kWorkspace));
   }
   explicit operator bool() const { return handle_; }
 
   // C[m x n] = A[m x k] B[k x n], all column-major.
   void multiply(cudaStream_t stream, int m, int n, int k, const float* a, const float* b, float* c) const {
-    multiply("cublasSgemm_v2", stream, m, n, k, a, b, c);
+    multiply(float32_, stream, m, n, k, a, b, c);
   }
   void multiply(cudaStream_t stream, int m, int n, int k, const double* a, const double* b, double* c) const {
-    multiply("cublasDgemm_v2", stream, m, n, k, a, b, c);
+    multiply(float64_, stream, m, n, k, a, b, c);
   }
 
  private:
-  template <class Signature>
-  Signature* function(const char* name) const {
-    return reinterpret_cast<Signature*>(dlsym(library_, name));
+  template <class T>
+  using Gemm = int (*)(void*, int, int, int, int, int, const T*, const T*, int, const T*, int, const T*, T*, int);
+  static constexpr size_t kWorkspace = 32 << 20;  // what cuBLAS takes on Hopper; its own would be allocated in a graph
+
+  template <class Function>
+  void find(Function& function, const char* name) const {
+    function = reinterpret_cast<Function>(dlsym(library_, name));
+    if (function) return;
+    std::fprintf(stderr, "cuBLAS has no %s\n", name);
+    std::exit(2);
   }
   template <class T>
-  void multiply(const char* name, cudaStream_t stream, int m, int n, int k, const T* a, const T* b, T* c) const {
+  void multiply(Gemm<T> gemm, cudaStream_t stream, int m, int n, int k, const T* a, const T* b, T* c) const {
     const T one = 1, zero = 0;
-    function<int(void*, cudaStream_t)>("cublasSetStream_v2")(handle_, stream);
-    function<int(void*, int, int, int, int, int, const T*, const T*, int, const T*, int, const T*, T*, int)>(name)(
-        handle_, 0, 0, m, n, k, &one, a, m, b, k, &zero, c, m);
+    set_stream_(handle_, stream);
+    set_workspace_(handle_, workspace_, kWorkspace);  // which a change of the stream resets
+    gemm(handle_, 0, 0, m, n, k, &one, a, m, b, k, &zero, c, m);
   }
-  void *library_ = nullptr, *handle_ = nullptr;
+
+  void *library_ = nullptr, *handle_ = nullptr, *workspace_ = nullptr;
+  int (*set_stream_)(void*, cudaStream_t) = nullptr;
+  int (*set_workspace_)(void*, void*, size_t) = nullptr;
+  Gemm<float> float32_ = nullptr;
+  Gemm<double> float64_ = nullptr;
 };
 
 // The microseconds of a call: the least of some replays of a CUDA graph of `calls` calls. `enqueue(i)` enqueues the i-th one.

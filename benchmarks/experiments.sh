@@ -20,6 +20,7 @@ cases=$1 programs=$2 output=$3
 here=$(dirname "$0")
 python=${PYTHON:-python}
 cublas=${CUBLAS:+--cublas $CUBLAS}
+if [ -n "$cublas" ]; then export LD_LIBRARY_PATH="$(dirname "$CUBLAS"):${LD_LIBRARY_PATH:-}"; fi  # it needs libcublasLt
 mkdir -p "$output"
 unpacked=$(mktemp -d)
 trap 'rm -rf "$unpacked"' EXIT
