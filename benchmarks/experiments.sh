@@ -39,17 +39,21 @@ find_file() {
 # drive DRIVER CASES CSV
 drive() {
   rm -f "$3"
-  "$(realpath "$1")" --cases "$2" --csv "$3" > "$output/driver.txt" 2>&1 || { tail -5 "$output/driver.txt"; exit 1; }
-  tail -1 "$output/driver.txt"
+  "$(realpath "$1")" --cases "$2" --csv "$3" > "$3.txt" 2>&1 || { failed=1 && tail -5 "$3.txt"; }
+  tail -1 "$3.txt"
 }
+
+failed=0  # a wrong result is reported, and the other experiments run nevertheless
 
 cases=${cases%.xz}
 drive "$(find_file "$programs/gpu_driver")" "$(find_file "$cases")" "$output/papers.csv"
+tsm2=$(find_file "$programs/tsm2_ablation") batches=$(find_file "$programs/cublas_batches")
+if [ -n "$tsm2" ]; then "$(realpath "$tsm2")" "$output/papers_tsm2.csv" $cublas || failed=1; fi
+if [ -n "$batches" ]; then
+  "$(realpath "$batches")" "$(find_file "${cases%.case}.sizes")" "$output/papers_cublas.csv" $cublas || failed=1
+fi
 driver_one=$(find_file "$programs/gpu_driver_one") one=$(find_file "$(dirname "$cases")/one_kernel.case")
 if [ -n "$driver_one" ] && [ -n "$one" ]; then drive "$driver_one" "$one" "$output/papers_one_kernel.csv"; fi
-tsm2=$(find_file "$programs/tsm2_ablation") batches=$(find_file "$programs/cublas_batches")
-if [ -n "$tsm2" ]; then "$(realpath "$tsm2")" "$output/papers_tsm2.csv" $cublas; fi
-if [ -n "$batches" ]; then "$(realpath "$batches")" "$(find_file "${cases%.case}.sizes")" "$output/papers_cublas.csv" $cublas; fi
 if "$python" -c 'import jax, sys; sys.exit(jax.default_backend() != "gpu")' 2> /dev/null; then
   rm -f "$output/conv.csv" "$output/papers_modules.csv"
   for precision in fp32 bf16; do
@@ -60,3 +64,4 @@ if "$python" -c 'import jax, sys; sys.exit(jax.default_backend() != "gpu")' 2> /
   "$python" -m jax_vbgemm profile > "$output/profile.txt" && tail -1 "$output/profile.txt"
 fi
 ls -l "$output"
+exit $failed
