@@ -83,6 +83,7 @@ class Writer:
         self.output, self.device, self.repeats = output, device, repeats
         self.candidates: list[Candidate] = []
         self.cases = 0
+        self.problems: dict[tuple[str, str], Sequence[Problem]] = {}  # by part and workload
         self._names: dict[tuple[str, str, str], str] = {}  # by workload, precision and digest of the plan
         self._written: set[Key] = set()
 
@@ -105,6 +106,7 @@ class Writer:
         A plan that is predicted to take `hopeless` times as long as the first planner's is left out.
         """
         kind, limit = kind_of(*PRECISIONS[precision], device_spec(self.device)), math.inf
+        self.problems[part, workload] = problems
         new = []
         for name, planner in planners.items():
             body, planning, predicted, tlp = planned(planner, problems, kind, self.device, self.repeats)

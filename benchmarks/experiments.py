@@ -1,14 +1,15 @@
 """The papers' experiments, repeated with this package's kernels: plans for the GPU, and the page docs/experiments.md.
 
 \b
-  experiments.py cases experiments.case                        on any machine; writes experiments.plans.csv beside it
-  experiments.sh experiments.case GPU_DRIVER OUTPUT            on the GPU: all that it is needed for
+  experiments.py cases experiments.case                        on any machine; writes experiments.plans.csv beside it,
+                                                               and experiments.sizes for cublas_batches
+  experiments.sh experiments.case PROGRAMS OUTPUT              on the GPU: all that it is needed for
   experiments.py page --plans … --measured …                   docs/experiments.md and its plots
 
 The same cases answer planners.py's `report` and `thresholds`, and train batching_forest.py's forest.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -17,15 +18,17 @@ from rich.console import Console
 from rich.progress import track
 
 import batching_forest
+import experiments_batches
 import experiments_data
 import experiments_page
 import planners
 from candidates import Candidate, Measured, Writer, list_of
+from experiments_batches import BATCHES, COLUMNS, EVERY_BATCH, LI
 from jax_vbgemm import Coordinated, LoadBalanced, SortSplit, Uniform
-from jax_vbgemm._src.planner import PLANNERS, Planner, catalogue_for, device_spec, kind_of
+from jax_vbgemm._src.planner import PLANNERS, DeviceSpec, Planner, catalogue_for, device_spec, kind_of
 from jax_vbgemm._src.planner.tables.catalogue import DOT_PRODUCTS, WHOLE_ROWS
 from jax_vbgemm._src.problem import Problem
-from options import Device, commands
+from options import Device, commands, one_of
 from workloads import PRECISIONS, expand, problems_named, read_csv
 
 app = commands(__doc__)
@@ -54,9 +57,16 @@ ORDINARY: Mapping[str, Planner] = {
     "load_balanced, ordinary tiles": LoadBalanced(tensor=False),
 }
 
-READ, TENSOR, BRANCHES, BATCHES, THREADS, SKINNY = "readings", "tensor", "branches", "batches", "threads", "skinny"
+READ, TENSOR, BRANCHES, THREADS, SKINNY = "readings", "tensor", "branches", "threads", "skinny"
 BATCH_SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 LARGE = (Problem(512, 512, 512),) * 64  # Fig. 3 of Zhang 2025: products that are many and large
+
+# Li 2019, Fig. 8 and 9: products of equal sizes. Our copy of the paper has no figures; its text names these sizes of
+# C and batches, of which the last of each is ours, and the range of K.
+LI_SIZES, LI_BATCHES, LI_K = (128, 256, 512), (4, 8, 16, 32), (16, 32, 64, 128, 256, 512, 1024, 2048)
+LI_STEPS = ("coordinated, tiling alone", "coordinated, threshold", "coordinated, binary")
+ZHANG_BATCHES = (8, 16, 32, 64, 128, 256)  # Zhang 2025, section 5.1
+COLUMN_SIZES = (10240, 20480)  # a large A times 2 to 16 columns, with A stored column-major, as in Rivera et al.
 
 
 def _skinny_tiles(precision: str, device_name: str, columns: int) -> dict[str, Planner]:
@@ -76,37 +86,100 @@ def _skinny_tiles(precision: str, device_name: str, columns: int) -> dict[str, P
     return found
 
 
+def _planners(writer: Writer, device: DeviceSpec) -> None:
+    planners.add(writer, "fp32", device, console)
+
+
+def _readings(writer: Writer, _: DeviceSpec) -> None:
+    for name in track(expand(["grids"]), READ, console=console):
+        problems = problems_named(name)
+        writer.add(READ, name, problems, "fp32", READINGS)
+        if name.endswith("_b64"):
+            writer.add(TENSOR, name, problems, "tf32", {**ON_TENSOR_CORES, **ORDINARY})
+
+
+def _branches(writer: Writer, _: DeviceSpec) -> None:
+    for name in expand(["inception*", "squeezenet*", "densenet*"]):
+        writer.add(BRANCHES, name, problems_named(name), "fp32", {**PLANNERS, **READINGS})
+
+
+def _batches(writer: Writer, _: DeviceSpec) -> None:
+    for batch in BATCH_SIZES:
+        # The driver's CSV has no quotes, so that names have no commas.
+        writer.add(BATCHES, f"range_b{batch}", problems_named(f"[16,256]x{batch}"), "fp32", PLANNERS)
+
+
+def _threads(writer: Writer, device: DeviceSpec) -> None:
+    tiles = {f"{tile.name}/{tile.threads}": Uniform(tile.key) for tile in catalogue_for("float32", device)
+             if tile.kernel.endswith(("_light", "_heavy"))}  # fmt: skip
+    writer.add(THREADS, "large_b64", LARGE, "fp32", tiles | {"large/128": Uniform(("large", 128))})
+
+
+def _skinny(writer: Writer, device: DeviceSpec) -> None:
+    for name in expand(["ism2*", "tsm2*"]):
+        problems = problems_named(name)
+        for precision in ("fp32", "fp64", "tf32"):
+            own = {name: PLANNERS[name] for name in ("tall_skinny", "auto")}
+            own |= _skinny_tiles(precision, device.name, problems[0].n) if precision != "tf32" else {}
+            writer.add(SKINNY, name, problems, precision, own)
+
+
+def _columns(writer: Writer, device: DeviceSpec) -> None:
+    for s in COLUMN_SIZES:
+        for n in (2, 4, 8, 16):
+            name = f"one_{s}x{n}x{s}_tn"
+            for precision in ("fp32", "fp64"):
+                own = {name: PLANNERS[name] for name in ("tall_skinny", "auto")}
+                own |= _skinny_tiles(precision, device.name, n)
+                writer.add(COLUMNS, name, problems_named(name), precision, own)
+
+
+def _li(writer: Writer, _: DeviceSpec) -> None:
+    steps = {name: READINGS[name] for name in LI_STEPS}
+    for size in track(LI_SIZES, "Li's grid", console=console):
+        for k in LI_K:
+            for batch in LI_BATCHES:
+                problems = (Problem(size, size, k),) * batch
+                writer.add(LI, f"li_mn{size}_k{k}_b{batch}", problems, "fp32", {**PLANNERS, **steps})
+
+
+def _every_batch(writer: Writer, _: DeviceSpec) -> None:
+    stems = dict.fromkeys(name.rpartition("_b")[0] for name in expand(["grids"]))
+    for stem in track(stems, "Zhang's batches", console=console):
+        for batch in ZHANG_BATCHES:
+            name = f"{stem}_b{batch}"
+            writer.add(EVERY_BATCH, name, problems_named(name), "fp32", planners.COMPARED)
+
+
+def _forest(writer: Writer, _: DeviceSpec) -> None:
+    both: dict[str, Planner] = {each: Coordinated(batching=each) for each in batching_forest.HEURISTICS}
+    for index in track(range(batching_forest.SAMPLES), "batching", console=console):
+        writer.add(batching_forest.PART, batching_forest.workload(index), batching_forest.sample(index), "fp32", both)
+
+
+# The experiments by name, and which of their workloads cuBLAS computes as well (cublas_batches).
+PARTS: Mapping[str, Callable[[Writer, DeviceSpec], None]] = {
+    "planners": _planners, READ: _readings, BRANCHES: _branches, BATCHES: _batches, THREADS: _threads, SKINNY: _skinny,
+    COLUMNS: _columns, LI: _li, EVERY_BATCH: _every_batch, "forest": _forest,
+}  # fmt: skip
+FOR_CUBLAS = (BRANCHES, BATCHES, LI, EVERY_BATCH)
+
+
 @app.command()
-def cases(output: Path, device_name: Device = "h100") -> None:
-    """Writes the plans for gpu_driver, and the list of them."""
+def cases(
+    output: Path,
+    device_name: Device = "h100",
+    part: Annotated[list[str] | None, typer.Option(help="only these experiments", callback=one_of(PARTS))] = None,
+) -> None:
+    """Writes the plans for gpu_driver, the list of them, and the sizes for cublas_batches."""
     device = device_spec(device_name)
     with Writer(output, device_name, repeats=3) as writer:
-        planners.add(writer, "fp32", device, console)
-        for name in track(expand(["grids"]), "readings", console=console):
-            problems = problems_named(name)
-            writer.add(READ, name, problems, "fp32", READINGS)
-            if name.endswith("_b64"):
-                writer.add(TENSOR, name, problems, "tf32", {**ON_TENSOR_CORES, **ORDINARY})
-        for name in expand(["inception*", "squeezenet*", "densenet*"]):
-            writer.add(BRANCHES, name, problems_named(name), "fp32", {**PLANNERS, **READINGS})
-        for batch in BATCH_SIZES:
-            # The driver's CSV has no quotes, so that names have no commas.
-            writer.add(BATCHES, f"range_b{batch}", problems_named(f"[16,256]x{batch}"), "fp32", PLANNERS)
-        tiles = {f"{tile.name}/{tile.threads}": Uniform(tile.key) for tile in catalogue_for("float32", device)
-                 if tile.kernel.endswith(("_light", "_heavy"))}  # fmt: skip
-        tiles |= {"large/128": Uniform(("large", 128))}
-        writer.add(THREADS, "large_b64", LARGE, "fp32", tiles)
-        for name in expand(["ism2*", "tsm2*"]):
-            problems = problems_named(name)
-            for precision in ("fp32", "fp64", "tf32"):
-                own = {name: PLANNERS[name] for name in ("tall_skinny", "auto")}
-                own |= _skinny_tiles(precision, device_name, problems[0].n) if precision != "tf32" else {}
-                writer.add(SKINNY, name, problems, precision, own)
-        for index in track(range(batching_forest.SAMPLES), "batching", console=console):
-            both: dict[str, Planner] = {each: Coordinated(batching=each) for each in batching_forest.HEURISTICS}
-            writer.add(
-                batching_forest.PART, batching_forest.workload(index), batching_forest.sample(index), "fp32", both
-            )
+        for name in part or PARTS:
+            PARTS[name](writer, device)
+    with output.with_suffix(".sizes").open("w") as sizes:
+        for (of_part, workload), problems in writer.problems.items():
+            if of_part in FOR_CUBLAS:
+                sizes.writelines(f"{workload} {p.m} {p.n} {p.k}\n" for p in problems)
     console.print(f"{output}: {writer.cases} cases, {output.stat().st_size / 1e6:.1f} MB; {list_of(output)}")
 
 
@@ -115,13 +188,17 @@ def page(
     plans: Annotated[Path, typer.Option(help="the list that `cases` wrote")] = RESULTS / "h100_experiments.plans.csv",
     measured: Annotated[Path, typer.Option(help="the driver's CSV of them")] = RESULTS / "h100_experiments.csv",
     peers: Annotated[Path, typer.Option(help="CSV of the peers on the same workloads")] = planners.PEERS,
+    later: Annotated[
+        str, typer.Option(help="what the files of the experiments that were measured later begin with")
+    ] = str(RESULTS / "h200_papers"),
     output: Annotated[Path, typer.Option(help="the page; plots go into a folder of its name")] = PAGE,
     device_name: Device = "h100",
 ) -> None:
-    """Writes the page and its plots. Plans that were not measured yet are shown with their predicted times."""
+    """Writes the page and its plots. Plans that were not measured yet are shown with their predicted times; in the
+    tables of experiments that were measured later, cells without figures say so."""
     times = Measured([measured] if measured.exists() else [])
     data = experiments_data.Data(list(read_csv(Candidate, plans)), times, peers, device_spec(device_name))
-    for file in experiments_page.write(data, output):
+    for file in experiments_page.write(data, experiments_batches.read(later), output):
         console.print(f"{file}: {file.stat().st_size / 1e3:.0f} KB")
 
 

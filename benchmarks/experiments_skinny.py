@@ -51,12 +51,12 @@ def section(data: Data) -> list[str]:
         "whole rows of C (the paper's outer product; the tile of two rows a thread), `dot products` has warps along K "
         "(inner products, which row-major storage makes fast), and `far longer tiles` are ordinary tiles of an "
         "elongated shape. Row tiles with a small K and ordinary tiles load the next part while they multiply; row "
-        "tiles with a deep K prefetch neither A nor B, and dot products prefetch B alone. K is not split in these "
-        "three, as in the paper. Of the kernels that the device's measured rules leave, `tall_skinny` takes the one "
-        "that the paper's model prefers, and splits K where necessary. A is row-major throughout; the paper's is "
-        "column-major. The tables show the speedup over cuBLAS (row- or column-major, whichever is faster) and over "
-        "TSM2X, the worst case, and the number of workloads on which the row's planner is slower. In TF32 only the "
-        "planners' plans were measured, and TSM2X has no such kernel:",
+        "tiles with a deep K and a row-major A prefetch neither A nor B, and dot products prefetch B alone. K is not "
+        "split in these three, as in the paper. Of the kernels that the device's measured rules leave, `tall_skinny` "
+        "takes the one that the paper's model prefers, and splits K where necessary. A is row-major here; the "
+        "paper's is column-major, as in the next section. The tables show the speedup over cuBLAS (row- or "
+        "column-major, whichever is faster) and over TSM2X, the worst case, and the number of workloads on which the "
+        "row's planner is slower. In TF32 only the planners' plans were measured, and TSM2X has no such kernel:",
         "",
         *lines,
         "![Tall and skinny products](experiments/skinny.svg)",

@@ -16,8 +16,9 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +32,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from in_loop import products_in
+from jax_vbgemm._src.problem import Problem
 from jax_vbgemm._src.tools.demo import blocks
 from jax_vbgemm._src.tools.shapes import read_problems
 from jax_vbgemm._src.tools.timing import looped, seconds_of
@@ -75,13 +77,11 @@ def ours(i: int, outs: list[int], *, rngs: nnx.Rngs, **options: Any) -> Branched
 
 
 class Inception(nnx.Module):
-    """All blocks' branches; three read the block's input, the fourth the pooled one."""
+    """The branches of blocks; three read the block's input, the fourth the pooled one."""
 
-    def __init__(self, kind: Kind, **options: Any) -> None:
+    def __init__(self, kind: Kind, shapes: Sequence[tuple[Problem, ...]], **options: Any) -> None:
         rngs = nnx.Rngs(0)
-        self.blocks = nnx.List(
-            [kind(block[0].k, [p.m for p in block], rngs=rngs, **options) for block in blocks().values()]
-        )
+        self.blocks = nnx.List([kind(block[0].k, [p.m for p in block], rngs=rngs, **options) for block in shapes])
 
     def __call__(self, maps: list[tuple[jax.Array, jax.Array]]) -> list[list[jax.Array]]:
         return [block([x, x, x, pooled]) for block, (x, pooled) in zip(self.blocks, maps, strict=True)]
@@ -111,9 +111,9 @@ class Adapters(nnx.Module):
         return result
 
 
-def googlenet(batch: int, dtype: str) -> Workload:
-    """The 1x1 convolutions of nine inception blocks, for `batch` images."""
-    shapes = blocks().values()
+def googlenet(batch: int, dtype: str, only: str | None = None) -> Workload:
+    """The 1x1 convolutions of nine inception blocks, or of one of them, for `batch` images."""
+    shapes = [block for name, block in blocks().items() if only in (None, name)]
     kinds: dict[str, Kind] = {"vbgemm": ours, "flax_linear": LinearLoop, "flax_conv": ConvLoop}
     options = {"dtype": jnp.dtype(dtype), "param_dtype": jnp.dtype(dtype)}
     maps = []
@@ -122,8 +122,9 @@ def googlenet(batch: int, dtype: str) -> Workload:
         x = jax.random.normal(jax.random.key(index), (2, batch, side, side, block[0].k), dtype)
         maps.append((x[0], x[1]))
     flops = sum(2.0 * p.m * p.n * p.k * batch for block in shapes for p in block)
-    peers = {name: Inception(kind, **options) for name, kind in kinds.items()}
-    return Workload(f"googlenet_b{batch}", peers, maps, sum(map(len, shapes)), flops)
+    peers = {name: Inception(kind, shapes, **options) for name, kind in kinds.items()}
+    name = f"googlenet_b{batch}" if only is None else f"inception_{only}_b{batch}"
+    return Workload(name, peers, maps, sum(map(len, shapes)), flops)
 
 
 def lora(tokens: int, dtype: str) -> Workload:
@@ -159,7 +160,9 @@ def error(found: Any, expected: Any) -> float:
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in wide)
 
 
-MODELS = {"googlenet_b": googlenet, "lora_t": lora}
+MODELS: dict[str, Callable[[int, str], Workload]] = {"googlenet_b": googlenet, "lora_t": lora}
+MODELS |= {f"inception_{name}_b": partial(googlenet, only=name) for name in blocks()}
+NAMES = "googlenet_b<images>, inception_<block>_b<images> (3a to 5b) and lora_t<tokens an adapter>"
 PEERS = ("flax_linear", "flax_conv", "flax_lora")
 NARROW = [name for name, (dtype, _) in PRECISIONS.items() if dtype in ("float32", "bfloat16", "float16")]
 
@@ -170,19 +173,23 @@ def models(names: list[str]) -> list[tuple[Callable[[int, str], Workload], int]]
     for name in names:
         stem = name.rstrip("0123456789")
         if stem not in MODELS or stem == name:
-            raise ValueError(f"unknown name {name!r}; there are googlenet_b<images> and lora_t<tokens an adapter>")
+            raise ValueError(f"unknown name {name!r}; there are {NAMES}")
         found.append((MODELS[stem], int(name.removeprefix(stem))))
     return found
 
 
 def main(
-    names: Annotated[
-        list[str], typer.Argument(help="googlenet_b<images>, lora_t<tokens an adapter>", callback=checked(models))
-    ] = ["googlenet_b1", "googlenet_b32", "lora_t16", "lora_t512"],
+    names: Annotated[list[str], typer.Argument(help=NAMES, callback=checked(models))] = [
+        "googlenet_b1",
+        "googlenet_b32",
+        "lora_t16",
+        "lora_t512",
+    ],
     without: Annotated[list[str], typer.Option(help="peers to leave out", callback=one_of(PEERS))] = [],
     precision: Annotated[str, typer.Option(help=", ".join(NARROW), callback=one_of(NARROW))] = "fp32",
     rounds: Annotated[int, typer.Option(help="interleaved rounds; the median counts")] = 15,
     limit: Annotated[float, typer.Option(help="seconds after which there are no more rounds, but at least 3")] = 60,
+    backward: Annotated[bool, typer.Option(help="whether the gradients are timed as well")] = True,
     iterations: Annotated[int, typer.Option(help="steps in one program; 0: 50 on a GPU, fewer on a CPU")] = 0,
     csv_file: Annotated[
         Path | None, typer.Option("--csv", help="written in the format of the other benchmarks")
@@ -201,7 +208,7 @@ def main(
         for make, size in progress.track(names, description="workloads"):
             work = make(size, dtype)
             group = f"flax_{work.name.partition('_')[0]}"
-            for stage in ("forward", "forward+backward"):
+            for stage in ("forward", "forward+backward") if backward else ("forward",):
                 flops = work.flops * (1 if stage == "forward" else 3)
                 steps = iterations or (50 if device.platform == "gpu" else int(min(50, max(1, 3e9 / flops))))
                 programs, seconds, results = {}, {}, {}

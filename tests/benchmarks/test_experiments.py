@@ -1,5 +1,8 @@
 """The papers' experiments: their plans and page; the committed page equals the one made from its figures."""
 
+import re
+from dataclasses import fields
+
 import pytest
 
 pytest.importorskip("typer")
@@ -8,13 +11,17 @@ pytest.importorskip("sklearn")
 
 import batching_forest
 import experiments
+import experiments_batches
 import experiments_data
+import experiments_figures
 import experiments_page
+import experiments_tsm2
+import one_kernel
 import planners
 from candidates import Candidate, Measured, list_of
-from jax_vbgemm._src.planner import PLANNERS
+from jax_vbgemm._src.planner import PLANNERS, catalogue_for
 from stand_in import H100, driver, read_cases
-from workloads import expand, problems_named, read_csv
+from workloads import Row, expand, problems_named, read_csv
 
 NAMES = {
     "grids": ["any_mn128_k128_b16", "any_mn128_k256_b64", "pow2_mn128_k128_b16", "pow2_mn128_k256_b64"],
@@ -24,6 +31,9 @@ NAMES = {
     "ism2*": ["ism2_m10000_k8_n8"],
     "tsm2*": ["tsm2_s10240_n16"],
 }
+
+
+MODULE = {"vbgemm": 10, "flax_conv": 30}  # microseconds
 
 
 @pytest.fixture
@@ -38,6 +48,11 @@ def few(monkeypatch):
     monkeypatch.setattr(planners, "SAMPLE", ("any_mn128_k128_b16", "any_mn128_k256_b16"))
     monkeypatch.setattr(batching_forest, "SAMPLES", 40)
     monkeypatch.setattr(experiments, "BATCH_SIZES", (8, 16))
+    monkeypatch.setattr(experiments, "LI_SIZES", (128,))
+    monkeypatch.setattr(experiments, "LI_K", (16, 64))
+    monkeypatch.setattr(experiments, "LI_BATCHES", (4, 8))
+    monkeypatch.setattr(experiments, "ZHANG_BATCHES", (8, 32))
+    monkeypatch.setattr(experiments, "COLUMN_SIZES", (10240,))
 
 
 @pytest.mark.slow
@@ -51,9 +66,9 @@ def test_from_cases_to_the_page(few, tmp_path):
     on_tensor_cores = {c.planner: c.predicted_us for c in listed if c.part == "tensor"}
     assert on_tensor_cores["sort_split"] != on_tensor_cores["sort_split, ordinary tiles"]
 
-    def page(name, measured):
+    def page(name, measured, later="none"):
         data = experiments_data.Data(listed, Measured(measured), planners.PEERS, H100)
-        files = experiments_page.write(data, tmp_path / f"{name}.md")
+        files = experiments_page.write(data, experiments_batches.read(str(tmp_path / later)), tmp_path / f"{name}.md")
         assert all(file.stat().st_size > 500 for file in files)
         assert {file.suffix for file in files} == {".md", ".svg"}
         return files[0].read_text()
@@ -69,6 +84,19 @@ def test_from_cases_to_the_page(few, tmp_path):
     assert "nan" not in measured
     assert "where the threshold is out of reach, the smallest tiles" in measured
     assert "former default" not in measured
+
+    names = dict.fromkeys(line.split()[0] for line in file.with_suffix(".sizes").read_text().splitlines())
+    assert {"range_b8", "inception_1", "li_mn128_k16_b4", "any_mn128_k128_b32"} <= set(names)
+    heading = ",".join(field.name for field in fields(Row))
+    rows = [f"cublas_loop,g,{name},fp32,1,1,cold,20,30,0,0,0," for name in names]
+    (tmp_path / "e_cublas.csv").write_text("\n".join([heading, *rows]) + "\n")
+    conv = [f"{peer},g,inception_4a_b1_forward,fp32,4,1,hot,{us},nan,0,nan,0," for peer, us in MODULE.items()]
+    (tmp_path / "e_modules.csv").write_text("\n".join([heading, *conv]) + "\n")
+    later = page("later", [made_up], "e")
+    assert "by themselves on an H200: 4a 3.00x." in later
+    assert "| load_balanced over a cuBLAS loop | 7.18x (A800) | 2.00x (8) | 2.00x | 2.00x |" in later
+    assert "| tiling and batching over default |  | 2.00x (4) | 2.00x | 2.00x |" in later
+    assert "| load_balanced over cuBLAS on 8 streams |  | not measured yet |" in later
 
 
 def test_the_committed_page_is_what_its_figures_say(tmp_path):
@@ -90,3 +118,77 @@ def test_what_was_measured_is_shown():
         assert title in page
     assert 'measured with `unreached="smallest"`, its former default' in page
     assert page.index("## Latency by batch size") < page.index("experiments/latency.svg")
+
+
+def test_the_papers_kernels(tmp_path):
+    """The tables of the paper's versions, from made-up times of which the ratios are known."""
+    lines = ["experiment,kernel,precision,m,k,n,t1,t2,t3,tcf,us,gbytes_per_s,of_peak,error,nbad"]
+
+    def add(experiment, kernel, m, k, n, us, tcf=1, t=(128, 16, 4), nbad=0):
+        for precision in ("fp32", "fp64"):
+            sizes = ",".join(map(str, (m, k, n, *t, tcf)))
+            lines.append(f'{experiment},"{kernel}",{precision},{sizes},{us},1,{1 / us},1e-7,{nbad}')
+
+    def section():
+        file = tmp_path / "tsm2.csv"
+        file.write_text("\n".join(lines) + "\n")
+        return "\n".join(experiments_tsm2.section(experiments_tsm2.read(file)))
+
+    for s, cublas in ((10240, 10), (20480, 40)):
+        for kernel, us in {"V0": 120, "V1": 40, "V2": 20, "V3": 10, "in flight, 8 stages": 5, "cuBLAS": cublas}.items():
+            add("versions", kernel, s, s, 16, us)
+        add("versions", "in flight, 16 stages", s, s, 16, 8)
+    add("parameters", "V3", 20480, 20480, 16, 10)
+    add("parameters", "V3", 20480, 20480, 16, 5, t=(64, 16, 8))
+    add("parameters", "V3", 20480, 20480, 16, 15, t=(64, 8, 8))
+    add("uneven", "V3", 15360, 7680, 16, 4)
+    add("small k", "V3", 15360, 4, 16, 20)
+    for tcf, us in ((1, 8), (2, 4)):
+        for kernel in ("V3", "ISM2-2", "ISM2-2 from zero"):
+            add("tcf", kernel, 10**7, 16, 16, us, tcf)
+    add("tcf", "cuBLAS", 10**7, 16, 16, 6, 0)
+    text = section()
+    for row in (
+        "| V1 over V0: outer products | 2.2-4.7x | 3.00x (3.00-3.00x) | 3.00x (3.00-3.00x) |",
+        "| asynchronous copies over cuBLAS (ours) |  | 4.00x (2.00-8.00x) | 4.00x (2.00-8.00x) |",
+        "| fp32 | 64, 16, 8 | 2.00x | 3.00x |",
+        "| V3, fp64 | 25% |",
+        "| V3, fp64 | 5% |",
+        "| Algorithm 7, fp32 | 12% | 25% |",
+        "| 10^7, fp64 | 4 | 2 | 1.50x (1.50-1.50x) | 1.50x (1.50-1.50x) | 1.50x (1.50-1.50x) | 25%-25% | 17%-17% |",
+        "| 10^4, fp32 | 1 | not measured yet |",
+    ):
+        assert row in text
+    assert "They have not been measured yet." not in text
+
+    add("versions", "V3", 10240, 10240, 2, 1, nbad=1)
+    with pytest.raises(ValueError, match=r"V3 computed versions .* wrong"):
+        section()
+    assert "They have not been measured yet." in "\n".join(experiments_tsm2.section([]))
+
+
+def test_every_figure_has_a_row():
+    """The numbered figures and tables of the papers whose text we have; the links lead to headings of the page."""
+    numbered = {"Li": (11, 2), "Zhang": (11, 6), "Rivera": (14, 0)}  # figures and tables
+    for paper, (figures, tables) in numbered.items():
+        mine = [figure for of, figure, *_ in experiments_figures.FIGURES if of == paper]
+        for word, last in (("Fig", figures), ("Table", tables)):
+            found = [int(n) for figure in mine if figure.startswith(word) for n in re.findall(r"\d+", figure)]
+            assert sorted(found) == list(range(1, last + 1))
+    headings = re.findall(r"^##+ (.*)$", experiments.PAGE.read_text(), re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert set(experiments_figures.SECTIONS.values()) <= anchors
+
+
+def test_one_kernel_for_a_batch(tmp_path):
+    """The plans of this experiment are those of the planners in one launch, and the header can still be changed."""
+    problems, catalogue = problems_named("any_mn256_k128_b16"), catalogue_for("float32", H100)
+    for name, kernel in (("coordinated", "t256_heavy"), ("load_balanced", "t256_light")):
+        plan = one_kernel.PLANNERS[f"{name}, one kernel"](problems, H100, catalogue)
+        usual = PLANNERS[name](problems, H100, catalogue)
+        plan.validate()
+        assert [launch.kernel for launch in plan.launch_form()[2]] == [kernel]
+        assert [launch.kernel for launch in usual.launch_form()[2]] != [kernel]
+        assert plan.choices == usual.choices
+    one_kernel.header(tmp_path)
+    assert "holds(kernel, tile)" in (tmp_path / "gpu" / "tile" / "tile_kernel.h").read_text()

@@ -19,7 +19,8 @@ from jax_vbgemm._src.planner.tables.device_table import FOLDER, architectures, e
 def test_the_table_has_the_devices_we_promise():
     ours = {"v100", "a100", "a800", "h100", "h200", "mi100", "mi210", "mi250x", "mi300x", "cpu"}
     newer = {"gh200", "b200", "gb200", "a10", "l40s", "rtx4090", "mi300a"}
-    assert ours | newer | {"k40c", "m40", "p100", "mi50"} == set(DEVICES)
+    papers = {"k40c", "m40", "p100", "m60", "titanx", "gtx1080ti", "titanxp", "mi50"}
+    assert ours | newer | papers == set(DEVICES)
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -121,6 +122,8 @@ def rocm(kind, capability=None, units=None):
         (cuda("Tesla P100-PCIE-16GB", "6.0"), "p100"),
         (cuda("Tesla M40 24GB", "5.2"), "m40"),
         (cuda("Tesla K40c", "3.5"), "k40c"),
+        (cuda("NVIDIA GeForce GTX TITAN X", "5.2"), "titanx"),
+        (cuda("NVIDIA TITAN Xp", "6.1"), "titanxp"),
         (rocm("AMD Instinct MI50/MI60", "gfx906"), "mi50"),
         (rocm("AMD Instinct MI300X", "gfx942"), "mi300x"),
         (rocm("AMD Instinct MI300A", "gfx942:sramecc+:xnack-"), "mi300a"),
@@ -136,7 +139,15 @@ def test_live_devices_are_matched(reported, name):
 
 @pytest.mark.parametrize(
     ("name", "lender"),
-    [("v100", "sm_80"), ("p100", "sm_80"), ("m40", "sm_80"), ("k40c", "sm_80"), ("mi50", "gfx908"), ("mi100", "")],
+    [
+        ("v100", "sm_80"),
+        ("p100", "sm_80"),
+        ("m40", "sm_80"),
+        ("k40c", "sm_80"),
+        ("gtx1080ti", "sm_80"),
+        ("mi50", "gfx908"),
+        ("mi100", ""),
+    ],
 )
 def test_plans_for_devices_without_kernels_say_so(name, lender):
     plan = vb.plan([(64, 64, 64)], device=name)

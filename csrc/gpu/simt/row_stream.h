@@ -150,4 +150,63 @@ class RowStream {
   bool columns_, whole_;  // whole_: in whole 16-byte vectors
 };
 
+// As RowStream, for a K that shared memory cannot hold and a column-major A: the copies of one pass, kSteps steps of K at a time. (A thread
+// that loads its elements into registers has too few in flight where a problem has fewer thread blocks than the GPU could run at once.)
+template <class Cut, class T>
+class ColumnStream {
+ public:
+  static constexpr int kVector = Cut::kVector, kSteps = 2 * kVector, kStageElements = kSteps * Cut::kWaveRows;
+  static constexpr int kStages = Cut::kRingElements / kStageElements;
+  static_assert(kStages >= 3 && Cut::kDepth % kSteps == 0);
+
+  // `row`: the first row of the warp's pass. Copies of an earlier pass must have been read by all lanes.
+  __device__ ColumnStream(const TilePlace<T>& place, T* ring, int row) : place_(place), ring_(ring), row_(row) {
+    const MatrixView& a = place.matrix[kA];
+    const int left = place.rows - row;
+    rows_ = left < 0 ? 0 : left < Cut::kWaveRows ? left : Cut::kWaveRows;
+    whole_ = rows_ == Cut::kWaveRows && reinterpret_cast<uintptr_t>(a.first) % kVectorBytes == 0 && a.col_stride % kVector == 0;
+  }
+
+  __device__ bool has_rows() const { return rows_ > 0; }
+
+  // Starts the copies of the steps from `k` on; steps beyond K are not copied. kStages - 1 calls have to be ahead of await().
+  __device__ void start(int lane, int k) {
+    const int64_t stride = place_.matrix[kA].col_stride;
+    const T* const from = static_cast<const T*>(place_.matrix[kA].first) + row_ + k * stride;
+    T* const stage = ring_ + newest_ * kStageElements;
+    const int left = place_.depth - k, steps = left < kSteps ? left : kSteps;
+    if (whole_) {
+      constexpr int kVectors = Cut::kWaveRows / kVector;
+#pragma unroll
+      for (int turn = 0; turn < kSteps * kVectors / kWaveSize; ++turn) {
+        const int i = turn * kWaveSize + lane, step = i / kVectors;
+        if (step < steps) copy_async<kVectorBytes, 256>(stage + i * kVector, from + step * stride + i % kVectors * kVector, true);
+      }
+    } else {
+#pragma unroll 1
+      for (int i = lane; i < steps * Cut::kWaveRows; i += kWaveSize) {
+        const int step = i / Cut::kWaveRows, row = i % Cut::kWaveRows;
+        if (row < rows_) copy_async<sizeof(T)>(stage + i, from + step * stride + row, true);
+      }
+    }
+    commit_copies();
+    newest_ = newest_ == kStages - 1 ? 0 : newest_ + 1;
+  }
+
+  // Waits for the oldest steps in flight. After it the next start() may overwrite those that were read before.
+  __device__ void await() const {
+    wait_copies<kStages - 2>();
+    wave_barrier();
+  }
+
+  // The oldest steps after await(): the rows of the first step, then those of the second. To be called before the next start().
+  __device__ const T* oldest() const { return ring_ + (newest_ == kStages - 1 ? 0 : newest_ + 1) * kStageElements; }
+
+ private:
+  const TilePlace<T>& place_;
+  T* ring_;
+  int row_, rows_, newest_ = 0;
+  bool whole_;  // in whole 16-byte vectors
+};
+
 }  // namespace vbgemm

@@ -308,6 +308,63 @@ __device__ inline void RowProducts<Cut, T>::walk(const TilePlace<T>& place, T* s
   }
 }
 
+// Computes one tile with a deep K whose A is column-major, and is copied through shared memory. The next part of B is loaded while the
+// current one is multiplied. (Rivera et al., Algorithm 4, with more in flight than registers hold.)
+template <class Cut, class T>
+__device__ inline void stream_columns(const TilePlace<T>& place, T* ring, T* shared) {
+  using Sum = typename Cut::Sum;
+  using Stream = ColumnStream<Cut, T>;
+  constexpr int kVector = Cut::kVector, kAhead = (Stream::kStages - 1) * Stream::kSteps;
+  Sum* const shared_b = reinterpret_cast<Sum*>(shared);
+  const int depth = place.depth, lane = thread_index() % kWaveSize;
+  await_previous_kernel();
+#pragma unroll 1
+  for (int first = 0; first < place.rows; first += Cut::kPassRows) {
+    const int row = first + thread_index() / kWaveSize * Cut::kWaveRows;
+    PartOfB<Cut, T> b(place, 0);
+    wave_barrier();  // the previous pass's copies have been read
+    Stream stream(place, ring, row);
+    if (stream.has_rows()) {
+#pragma unroll 1
+      for (int k = 0; k < kAhead; k += Stream::kSteps) stream.start(lane, k);
+    }
+    RowProducts<Cut, T> products;
+#pragma unroll 1
+    for (int part = 0; part < depth; part += Cut::kDepth) {
+      block_barrier();  // the previous part of B has been read
+      b.store(shared_b, depth - part);
+      block_barrier();
+      b = PartOfB<Cut, T>(place, part + Cut::kDepth);
+      if (!stream.has_rows()) continue;  // but the warp takes part in the barriers
+      const int end = part + Cut::kDepth < depth ? part + Cut::kDepth : depth;
+#pragma unroll 1
+      for (int k = part; k < end; k += Stream::kSteps) {
+        stream.await();
+        const T* const a = stream.oldest() + lane;
+        stream.start(lane, k + kAhead);
+        const auto multiply = [&](int count) __attribute__((always_inline)) {
+#pragma unroll
+          for (int v = 0; v < Stream::kSteps; v += kVector) {
+            Vector<T, kVector> x[Cut::kThreadRows];
+#pragma unroll
+            for (int i = 0; i < Cut::kThreadRows; ++i) {
+#pragma unroll
+              for (int n = 0; n < kVector; ++n) x[i].element[n] = a[(v + n) * Cut::kWaveRows + i * kWaveSize];
+            }
+            multiply_vector<Cut>(x, shared_b + (k - part + v) * Cut::kCols, count - v, products.sum);
+          }
+        };
+        if (k + Stream::kSteps <= end) {
+          multiply(Stream::kSteps);
+        } else {
+          multiply(end - k);
+        }
+      }
+    }
+    if (stream.has_rows()) store_rows<Cut, Stored::general>(place, shared, row, products);
+  }
+}
+
 template <class Cut, class Products, class T>
 __device__ inline void multiply_rows(const TilePlace<T>& place, T* shared) {
   if constexpr (!kCdna) {
@@ -327,6 +384,13 @@ __device__ inline void multiply_rows(const TilePlace<T>& place, T* shared) {
       }
       if constexpr (Products::kOwnRows) stream_rows<Cut, Products, Stored::columns>(place, stream, shared);
       return leave_after_last(place);
+    }
+    // Copies of smaller elements are not asynchronous, and for float64 the compiler would spill registers.
+    if constexpr (Products::kOwnRows && sizeof(T) == 4) {
+      if (depth > Cut::kDepth && a.access == Access::columns) {
+        stream_columns<Cut>(place, ring, shared);
+        return leave_after_last(place);
+      }
     }
   }
   Products::walk(place, shared);
