@@ -242,6 +242,23 @@ def test_adapters_are_computed_in_the_dtype_of_the_layer(lib):
     np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.parametrize("lib", slow_except([vbx, vbl], [vbl]))
+def test_experts_in_8_bits(lib):
+    model = vbx.MixtureOfExperts(D, F, experts=EXPERTS, k=K, rngs=nnx.Rngs(1))
+    linen = vbl.MixtureOfExperts(F, EXPERTS, K)
+    x = oracle.random((2, 4, D), "float32", 4)
+
+    @jax.jit
+    def both(x):
+        layer = model if lib is vbx else functools.partial(linen.apply, {"params": state(model)})
+        routing = vb.moe.route(model.router(x).reshape(-1, EXPERTS), K)
+        weights = [a[...] for a in (model.gate_up, model.down)]
+        y = vb.moe.expert_mlp(x.reshape(-1, D), *weights, routing, quantized=True)
+        return layer(x, quantized=vb.moe.quantize_experts(*weights)), y.reshape(x.shape)
+
+    np.testing.assert_array_equal(*both(x))
+
+
 @pytest.mark.multidevice(2)
 @pytest.mark.parametrize("lib", slow_except([vbx, vbl], [vbl]))
 def test_experts_divided_among_devices(lib):

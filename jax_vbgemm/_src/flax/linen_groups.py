@@ -153,6 +153,7 @@ class MixtureOfExperts(nn.Module):
         lora: tuple[Any, Any] | None = None,
         lora_scale: Any = 1.0,
         gradients: tuple[jax.Ref, jax.Ref] | None = None,
+        quantized: Any = None,
     ) -> Any:
         """The mixture's result for each token.
 
@@ -168,6 +169,8 @@ class MixtureOfExperts(nn.Module):
             layer's dtype. They are no parameters of the layer.
           gradients: a pair of `jax.Ref` to which a gradient adds those of gate_up and down, as in
             `jax_vbgemm.moe.expert_mlp`; in float32 for 16-bit `dtype`.
+          quantized: None, True, or the weights in 8 bits (`jax_vbgemm.moe.quantize_experts`), as for
+            `jax_vbgemm.moe.expert_mlp`: the experts' products and those of their gradients are by 8-bit floats.
 
         Returns:
           (..., features); with `auxiliary` a pair of it and the losses.
@@ -199,5 +202,6 @@ class MixtureOfExperts(nn.Module):
         of_call = {"experts": experts, "probabilities": probabilities, "bias": bias, "mask": mask}
         return mixture(
             x, logits, gate_up, down, shared, routing, of_call, auxiliary, activation=self.activation,
-            precision=self.precision, lora=lora, lora_scale=lora_scale, gradients=gradients, mesh_axis=self.mesh_axis,
+            precision=self.precision, lora=lora, lora_scale=lora_scale, gradients=gradients, quantized=quantized,
+            mesh_axis=self.mesh_axis,
         )  # fmt: skip
