@@ -15,7 +15,7 @@ class RowGatherer {
 
   // `thread` counts from 0.
   __device__ RowGatherer(const GroupParameters& parameters, typename Source::Shared& shared, int thread)
-      : parameters_(parameters), shared_(shared), box_(value_of_lane(thread / 32, 0)), lane_(thread % 32) {}
+      : parameters_(parameters), shared_(shared), box_(shfl(thread / 32, 0)), lane_(thread % 32) {}
 
   __device__ void run() const {
     each_tile<Cut>(shared_, [&](const RaggedTile& found, int place, PipelineState<Cut::kStages>& stages) {
@@ -24,10 +24,10 @@ class RowGatherer {
       int rows[kLines];
       load_rows(tile, rows);
       for (int k = 0; k < tile.depth; k += Cut::kDepth, stages.advance()) {
-        wait_phase(shared_.empty[stages.index], stages.parity ^ 1);
+        mbarrier_wait(shared_.empty[stages.index], stages.parity ^ 1);
         wave_barrier();  // all lanes have seen the end of the phase
         if (box_ * Cut::kBox < tile.rows) copy_lines(shared_.stage[stages.index] + box_ * Cut::kBoxBytes, rows, k);
-        arrive_after_copies(shared_.full[stages.index]);
+        cp_async_mbarrier_arrive(shared_.full[stages.index]);
       }
     });
   }
@@ -61,7 +61,7 @@ class RowGatherer {
       // Exchanged before the first copy: a copy right behind the exchange of its row would wait for it, and the next exchange for the copy.
       int row[kTogether];
 #pragma unroll
-      for (int j = 0; j < kTogether; ++j) row[j] = value_of_lane(rows[i], 4 * j + line);
+      for (int j = 0; j < kTogether; ++j) row[j] = shfl(rows[i], 4 * j + line);
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) keep_in_place(row[j]);
 #pragma unroll

@@ -155,7 +155,7 @@ class LineCopy {
     const int64_t step = ByElements::kStep * line_stride();
 #pragma unroll kKeepsPlaces ? 4 : 1  // more loads in flight, where there are registers for them
     for (int i = 0; i < ByElements::kCopies; ++i, from += step) {
-      copy_four_bytes(place_of<ByElements>(shared, thread, i), from, next, i * ByElements::kStep < limit ? left : 0);
+      gather_four_bytes(place_of<ByElements>(shared, thread, i), from, next, i * ByElements::kStep < limit ? left : 0);
     }
   }
 
