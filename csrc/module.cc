@@ -63,7 +63,7 @@ nb::list Arithmetics() {
 
 nb::dict Layouts() {
   nb::dict layouts;
-  for (const vbgemm::Layout& layout : vbgemm::kLayouts) {
+  for (const vbgemm::RecordLayout& layout : vbgemm::kLayouts) {
     nb::list fields;
     for (int i = 0; i < layout.num_fields; ++i) {
       const vbgemm::Field& field = layout.fields[i];

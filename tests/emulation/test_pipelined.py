@@ -52,8 +52,8 @@ MORE_MISTAKES = {
     "columns shared with a tile that needs others": ("source_plan.h",
         "popc_ballot(lane < kWords && beside[lane] != mine[lane]) == 0", "popc_ballot(false) == 0"),
     "results overwritten while they are stored": ("store.h",
-        "    cp_async_bulk_wait_group_read<kInTurn ? Cut::kStoreBoxes - 1 : 0>();\n    wave_barrier();\n    stage_narrow",
-        "    cp_async_bulk_wait_group_read<Cut::kStoreBoxes>();\n    wave_barrier();\n    stage_narrow"),
+        "read<kInTurn ? Cut::kStoreBoxes - 1 : 0>();\n    wave_barrier();\n    stage_narrow",
+        "read<Cut::kStoreBoxes>();\n    wave_barrier();\n    stage_narrow"),
 }  # fmt: skip
 
 

@@ -257,14 +257,14 @@ inline PlanData make_split_plan(const Workload& w, int tile_id, int most) {
   return plan;
 }
 
-struct Call {
+struct WorkloadCall {
   CpuCall call;
   std::vector<void*> pointers;
   std::vector<int64_t> elements;
   Bytes sums;
 };
-inline Call make_call(Workload& w, const PlanData& plan) {
-  Call result;
+inline WorkloadCall make_call(Workload& w, const PlanData& plan) {
+  WorkloadCall result;
   for (size_t i = 0; i < w.buffers.size(); ++i) {
     result.pointers.push_back(w.buffers[i].data());
     result.elements.push_back(w.buffers[i].size() / size_of(static_cast<int>(i) < w.num_operands ? w.lhs() : w.out_dtype));
