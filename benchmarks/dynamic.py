@@ -18,7 +18,7 @@ import numpy as np
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.flax.adapters import adapted
-from jax_vbgemm._src.ragged.packed_rows import stacked
+from jax_vbgemm._src.ragged.flat_rows import stacked
 from jax_vbgemm._src.tools.timing import looped, seconds_of
 from workloads import PRECISIONS, Row
 

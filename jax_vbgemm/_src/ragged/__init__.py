@@ -36,6 +36,6 @@ with a column of ones.
 
 Matrices of different shapes are padded and become a `ragged_dot`:
 
-    packed_api.py  ragged_matmul: checks, dtypes
-    packed_rows.py rows of different lengths in a flat array, unpacked and packed; padded matrices
+    ragged_matmul.py  ragged_matmul: checks, dtypes
+    flat_rows.py      rows of different lengths, one after another in a flat array; padded matrices
 """

@@ -328,9 +328,9 @@ def gpu_pace(
 
     Where the device is calibrated (calibration.csv), the fixed part and the K step of a tile each have a latency and a
     part of the unit's time, with one set of coefficients for problems whose rows are aligned (`ProblemSizes.aligned`)
-    and one for other problems. Elsewhere a step takes the maximum of four times: its multiply-adds, its reads of shared memory
-    (a thread that owns r x c elements reads r + c values for each k, about 2 sqrt(r c)), its loads through the cache,
-    and a latency that nothing hides. Masked tiles cost as much as whole tiles.
+    and one for other problems. Elsewhere a step takes the maximum of four times: its multiply-adds, its reads of shared
+    memory (a thread that owns r x c elements reads r + c values for each k, about 2 sqrt(r c)), its loads through the
+    cache, and a latency that nothing hides. Masked tiles cost as much as whole tiles.
     """
     tile = catalogue.columns
     tk = tile.k[tile_id]
