@@ -22,11 +22,11 @@ def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
 
 
-PROBLEM = _dtype("Problem")
-EPILOGUE = _dtype("Epilogue")
-RUN = _dtype("TileRun")
-READY_TILE = _dtype("ReadyTile")
-SPLIT_TILE = _dtype("SplitTile")
+PROBLEM: np.dtype[Any] = _dtype("Problem")
+EPILOGUE: np.dtype[Any] = _dtype("Epilogue")
+RUN: np.dtype[Any] = _dtype("TileRun")
+READY_TILE: np.dtype[Any] = _dtype("ReadyTile")
+SPLIT_TILE: np.dtype[Any] = _dtype("SplitTile")
 
 AMONG_SUMS: int = _core.AMONG_SUMS
 """The buffer number of C for a tile that writes partial sums (a K slice) into the workspace."""
