@@ -26,7 +26,7 @@ class RowGatherer {
       for (int k = 0; k < tile.depth; k += Cut::kDepth, stages.advance()) {
         mbarrier_wait(shared_.empty[stages.index], stages.parity ^ 1);
         wave_barrier();  // all lanes have seen the end of the phase
-        if (box_ * Cut::kBox < tile.rows) copy_lines(shared_.stage[stages.index] + box_ * Cut::kBoxBytes, rows, k);
+        if (box_ * Cut::kBox < tile.rows) gather_rows(shared_.stage[stages.index] + box_ * Cut::kBoxBytes, rows, k);
         cp_async_mbarrier_arrive(shared_.full[stages.index]);
       }
     });
@@ -46,7 +46,7 @@ class RowGatherer {
 
   // Eight adjacent lanes copy the eight vectors of a line, a lane those of every fourth line. Two warps keep up with the products only if
   // each copy takes few instructions.
-  __device__ void copy_lines(unsigned char* box, const int (&rows)[kLines], int k) const {
+  __device__ void gather_rows(unsigned char* box, const int (&rows)[kLines], int k) const {
     constexpr int kElement = sizeof(typename Cut::T), kTogether = 8;
     const int vector = lane_ % 8, line = lane_ / 8, column = k + vector * (16 / kElement);
     const bool exists = column < parameters_.sizes.k;

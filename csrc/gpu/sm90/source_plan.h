@@ -155,7 +155,7 @@ class PlanSource {
     LinesOfMatrix lines{};
     if (there && lane <= kC) {
       const int bytes = lane < kC ? static_cast<int>(sizeof(T)) : result_bytes<T>(place.result_type());
-      lines = lines_of(place.matrix[lane], lane == kB ? place.depth : place.rows, lane == kA ? place.depth : place.cols, bytes);
+      lines = tma_lines_of(place.matrix[lane], lane == kB ? place.depth : place.rows, lane == kA ? place.depth : place.cols, bytes);
     }
     const bool copies = shfl(lines.data != nullptr, kA) && shfl(lines.data != nullptr, kB);
     // TMA stores rows of the type of the call's results, and only whole vectors of 16 bytes: behind the last column of other rows, it would

@@ -51,7 +51,8 @@ __device__ inline int first_fragment(int from, int chunk) {
   }
 }
 
-// Calls put(half, depth_half, register) for a warp's kHalves halves of the chunk of K that comes `chunk` chunks after its first.
+// Loads the mma fragments of the warp's K chunk number `chunk`: calls put(m8_block, k_half, register) for each of kHalves blocks of 8 rows
+// (or columns, of B) and both halves of the chunk's K.
 template <class Lines, int kHalves, bool kDeepFirst, class T, class Put>
 __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
   constexpr int kPitch = Lines::kPitch;

@@ -59,7 +59,7 @@ class TransposedProducts {
       odd_ = !odd_;
       T* const small = small_ + odd_ * Cut::kElementsA;
       float sum = 0;  // of all small parts, to detect Inf and NaN
-      copy_a.begin_visits();
+      copy_a.wait_for_visits();
       copy_a.visit(stage, [&](const auto& piece) __attribute__((always_inline)) {
         auto rest = piece;
 #pragma unroll

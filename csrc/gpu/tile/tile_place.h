@@ -332,7 +332,7 @@ __device__ inline void find_tile(const KernelParameters& parameters, int index, 
   } else if (!find_in_run(plan, index, lane, extent_of, at, part)) {
     return;
   }
-  const bool is_slice = popc_ballot(lane == kC && part.buffer == kAmongSums) > 0;
+  const bool is_slice = popc_ballot(lane == kC && part.buffer == kStoreToWorkspace) > 0;
   place_tile<kMirrors, kA>(parameters, at, part, extent_of(at.tile_id), is_slice, place);
 }
 

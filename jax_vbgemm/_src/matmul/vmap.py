@@ -26,7 +26,7 @@ def batch(arrays: Sequence[Any], dims: Sequence[Any], *, batched: Batched) -> tu
         mapped = [mapped[window.array] for window in batched.reads]
     apart = _finished_apart(mapped, batched)
     if any(apart):
-        return _batch_finished_apart(apart, arrays, dims, batched)
+        return _batch_with_unfused_epilogue(apart, arrays, dims, batched)
 
     arrays = [compat.replicated(x) if dim is not None else x for x, dim in zip(arrays, dims, strict=True)]
     arrays = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(arrays, dims, strict=True)]
@@ -108,7 +108,7 @@ def _finished_apart(mapped: Sequence[bool], batched: Batched) -> list[bool]:
     ]
 
 
-def _batch_finished_apart(
+def _batch_with_unfused_epilogue(
     apart: Sequence[bool], arrays: Sequence[Any], dims: Sequence[Any], batched: Batched
 ) -> tuple[list[Any], list[Any]]:
     """The vmap rule where XLA applies the epilogues of the results `apart`, to sums in the accumulator's dtype, and

@@ -1,4 +1,4 @@
-"""`ragged_dot` and related products: over rows in groups whose sizes are data.
+"""Ragged products: `ragged_dot` and related functions, for rows in groups whose sizes are known at run time.
 
 One primitive, `ragged_dot_p` (primitive.py), has two forms, and the derivatives of each form are products of both
 forms. With rows L (m, k) in groups and one matrix W[w] for each group,
