@@ -32,7 +32,7 @@ struct alignas(8) Mbarrier {
 __device__ inline void mbarrier_init(Mbarrier& barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
 }
-// Makes barriers that this thread has initialized visible to the cluster and to TMA. The cluster's next barrier must follow.
+// Makes barriers that this thread has initialized visible to the cluster and to TMA. A barrier of the cluster must follow.
 __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ inline void mbarrier_arrive(Mbarrier& barrier) {

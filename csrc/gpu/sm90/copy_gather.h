@@ -35,7 +35,7 @@ class RowGatherer {
  private:
   static constexpr int kLines = Cut::kBox / 32;  // lines of a box whose row numbers a lane loads
 
-  // Loads the numbers of rows of lhs for this lane's lines of the box, below 0 for lines outside of the tile.
+  // Loads the indices of the rows of lhs for this lane's lines of the box; -1 for lines outside of the tile.
   __device__ void load_rows(const RaggedTile& tile, int (&rows)[kLines]) const {
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {

@@ -47,9 +47,9 @@ class StageScales {
   float next_row_[kRows], next_col_[kHalves], of_row_[kRows], of_col_[kHalves];
 };
 
-// As multiply_stages, but always multiplies whole stages, behind whose last step of K are zeros. The columns are multiplied 128 at a time:
-// for the sums of a stage, beside those of the tile, there are registers for half of the columns only. While one consumer warpgroup adds,
-// the other one's products run.
+// As multiply_stages, but always multiplies whole stages, which are zero behind the last step of K. The columns are multiplied 128 at a
+// time, because there are registers for one stage's sums of only half of the columns beside the tile's sums. While one consumer warpgroup
+// adds, the other one's products run.
 template <class Cut, class Shared, class Overlapped, class Release>
 __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
                                               float (&sums)[Cut::kBlocks][4], StageScales& scales, const Overlapped& overlapped,

@@ -112,8 +112,8 @@ class GroupSource {
     return boxes;
   }
 
-  // Each half of a tile's columns lies in one block. In a gated product the second one is of the other half of the matrix; otherwise it is
-  // the next block, or, in a tile as wide as a block, the same.
+  // Each half of a tile's columns lies in one block of scales. The second half of a gated product's tile is of the matrix's other half.
+  // Otherwise it is in the next block, or in the same one if a tile is as wide as a block.
   __device__ StageScales scales(const Tile& tile, int warp, int lane) const {
     const Parameters& p = parameters_;
     const float *row[StageScales::kRows] = {}, *col[StageScales::kHalves] = {};

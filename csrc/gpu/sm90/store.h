@@ -17,9 +17,9 @@ struct RowsDestination {
 
 __device__ inline void store_two(void* to, float x, float y) { *reinterpret_cast<Vector<float, 2>*>(to) = {{x, y}}; }
 
-// Copies a staged box, 128 bytes of each row from column `left` on, to global memory. One of TMA's copies does it, or else, if not kClipped
-// and fewer than 16 rows exist, the threads: TMA would write all 16 (in ragged products the last ones belong to the next group). Before,
-// each thread must have called fence_staged() and then met the warp.
+// Copies a staged box, 128 bytes of each row from column `left` on, to global memory, by one TMA store. Or by threads, if not kClipped and
+// fewer than 16 rows exist: TMA would write all 16, of which the last ones may belong to the next group of a ragged product. Each thread
+// must have called fence_staged(), followed by a barrier of the warp.
 template <bool kClipped, int kElement>
 __device__ inline void store_staged(const RowsDestination& to, int left, const unsigned char* box, int lane) {
   if (kClipped || to.rows >= 16) {

@@ -99,7 +99,7 @@ class PlanEpilogue {
   }
   __device__ void store_zeros(const typename Source::Tile&) const {}
   __device__ void store_waiting() const {}
-  // No rows to store, but TMA must have read those of the tile before, as for those who store: the tile's maps are soon replaced.
+  // Stores nothing. But as after a store, TMA must have finished reading the staged rows of the tile before, whose maps are soon replaced.
   __device__ void skip() const { cp_async_bulk_wait_group_read(); }
 
  private:

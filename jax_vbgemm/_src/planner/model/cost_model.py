@@ -381,7 +381,8 @@ CALIBRATED = tuple(
     f"{what}{rows}_ns" for rows in ("", "_unaligned") for what in ("block", "step", "shared_block", "shared_step")
 )
 _NEVER_MEASURED = 1.0  # seconds of a block and of a step of a tile that was not measured
-# One calibration holds for kernels of the same speed; those of 8-bit floats differ only in how they are widened.
+# Arithmetics whose kernels are equally fast share a calibration; those of 8-bit floats differ only in how they are
+# widened.
 _CALIBRATED_AS = {"float16": "bfloat16"} | dict.fromkeys(FLOAT8, "float8_e4m3fn")
 
 

@@ -270,7 +270,8 @@ LONG = Family(
     lambda *_: lambda _: True,
     measured=False,
 )
-# Pipelined tiles: for problems that TMA can copy and that are not much smaller than a tile, beside all other tiles.
+# Pipelined tiles: for problems that TMA can copy and that are not much smaller than a tile, in addition to all other
+# tiles.
 LARGE = Family(
     lambda tile: tile.kernel in PIPELINED, lambda sizes, catalogue: _are_large(sizes, catalogue),
     lambda *_: lambda _: True, measured=False,
