@@ -56,7 +56,7 @@ class Target(NamedTuple):
 
 
 def target_of(shape: Shape, base: Any, arrays: list[Any]) -> Target:
-    """The target with this array as its base, which becomes the last one of the arrays; None for no base."""
+    """The target whose base is this array, which is appended to the arrays; without a base for None."""
     if base is None:
         return Target(shape)
     arrays.append(base)

@@ -192,11 +192,10 @@ def worthwhile(
     alternative: Alternative | None = None,
     most_dots: float = math.inf,
 ) -> ChosenSplit:
-    """The split of a program's products, where XLA's dots, or the alternative, are what the program has otherwise.
+    """The split of a program's products into a call and dots. Without a call, all are dots or the alternative.
 
-    A call has to be clearly faster (`CallCosts`), with the time of passing and transposing its arrays. If it is not,
-    all products become dots, or the alternative is taken. More than `most_dots` products never become dots, which would
-    take long to compile.
+    A call has to be clearly faster (`CallCosts`), including the time to pass and to transpose its arrays. More than
+    `most_dots` products never become dots, because they would take long to compile.
 
     The other arguments are those of `split`.
     """
