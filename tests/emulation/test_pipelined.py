@@ -53,7 +53,7 @@ MORE_MISTAKES = {
         "popc_ballot(lane < kWords && beside[lane] != mine[lane]) == 0", "popc_ballot(false) == 0"),
     "results overwritten while they are stored": ("store.h",
         "read<kInTurn ? Cut::kStoreBoxes - 1 : 0>();\n    wave_barrier();\n    stage_narrow",
-        "read<Cut::kStoreBoxes>();\n    wave_barrier();\n    stage_narrow"),
+        "read<Cut::kStoreBoxes + kInTurn>();\n    wave_barrier();\n    stage_narrow"),
 }  # fmt: skip
 
 
