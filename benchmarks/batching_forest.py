@@ -22,7 +22,7 @@ import typer
 
 from candidates import Candidate, Measured
 from jax_vbgemm._src.planner.papers.coordinated import HEURISTICS, Heuristic, features_of
-from jax_vbgemm._src.problem import Problem, Sizes, problems_of
+from jax_vbgemm._src.problem import Problem, ProblemSizes, problems_of
 from options import commands
 from workloads import read_csv
 
@@ -141,7 +141,7 @@ def train(candidates: Sequence[Candidate], times: Measured) -> tuple[Forest, Com
         took = [times.us(both[heuristic]) for heuristic in HEURISTICS]
         if None in took or max(took) < 1.01 * min(took):
             continue
-        features.append(features_of(Sizes.of(sample(int(name.rpartition("_")[2])))))
+        features.append(features_of(ProblemSizes.of(sample(int(name.rpartition("_")[2])))))
         seconds.append(took)
         predicted.append([both[heuristic].predicted_us for heuristic in HEURISTICS])
     if len(features) < 2 * FOLDS:

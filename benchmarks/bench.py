@@ -96,7 +96,7 @@ def ragged(
     rounds: int = 15,
     csv: Csv = None,
 ) -> None:
-    """Times products of rows in groups whose sizes are data, inside one jitted loop, in interleaved rounds."""
+    """Times ragged products (rows in groups of runtime sizes) inside one jitted loop, in interleaved rounds."""
     rows, missing = [], []
     work = [(name, which, s, d) for which in precision for name in workloads for s in skew for d in direction]
     for name, which, s, d in track(work, "workloads", console=console):

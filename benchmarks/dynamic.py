@@ -1,4 +1,4 @@
-"""Products over rows in groups whose sizes are data: this package and its peers, inside one jitted loop.
+"""Ragged products (rows in groups of runtime sizes): this package and its peers, inside one jitted loop.
 
 A workload is "ROWSxGROUPSxKxN" ("4096x64x1024x1024"), "lora_ROWSxDxGROUPS" (adapters of rank 4 to 64, down and up), or
 the name of a list: "table" (mixtures of experts), "cpu" (workloads that a few cores do in reasonable time).
@@ -18,7 +18,7 @@ import numpy as np
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.flax.adapters import adapted
-from jax_vbgemm._src.ragged.packed_rows import stacked
+from jax_vbgemm._src.ragged.flat_rows import stacked
 from jax_vbgemm._src.tools.timing import looped, seconds_of
 from workloads import PRECISIONS, Row
 

@@ -1,4 +1,4 @@
-"""One ragged batch inside one jitted loop: this package beside XLA's loop of dots, padding and ragged_dot.
+"""One variable-size batch inside one jitted loop: this package beside XLA's loop of dots, padding and ragged_dot.
 
 All are timed in interleaved rounds; jax_vbgemm/_src/tools/timing.py describes how XLA is kept from dropping work.
 """

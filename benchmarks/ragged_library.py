@@ -14,7 +14,7 @@ from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.planner.tables.catalogue import PIPELINED as PIPELINED_TILES
 from jax_vbgemm._src.planner.tables.catalogue import catalogue_for
-from jax_vbgemm._src.ragged.plan import SHAPES, Plan, Product, catalogue_tile, is_short, plan, why_not_pipelined
+from jax_vbgemm._src.ragged.plan import SHAPES, Product, RaggedPlan, catalogue_tile, is_short, plan, why_not_pipelined
 
 PIPELINED = [*SHAPES[1:], *(f"{shape}_taken" for shape in SHAPES[1:])]
 CHOICES = ["automatic", "tiles", *PIPELINED]
@@ -50,7 +50,7 @@ def plan_of(choice, kind, product):
     else:
         name, threads = choice.removeprefix("tile ").split("/")
         shape, counted, tile = "none", False, catalogue_for(kind, H100).find(name, int(threads)).index
-    return Plan.of(shape, counted, tile, product)
+    return RaggedPlan.of(shape, counted, tile, product)
 
 
 class Library:

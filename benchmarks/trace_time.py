@@ -1,4 +1,4 @@
-"""Trace + lower and compile time of ragged batches, beside XLA's loop of dots.
+"""Trace + lower and compile time of variable-size batches, beside XLA's loop of dots.
 
 The median of 5, minus that of a jitted identity of the same arguments; all caches are cleared, that of plans included.
 

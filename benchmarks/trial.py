@@ -44,7 +44,7 @@ from jax_vbgemm._src.planner.model.cost_model import block_seconds
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.search.makespan import narrower_searches
 from jax_vbgemm._src.planner.tiles.runs import tile_counts
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 from options import Device, Precisions, commands
 from workloads import PRECISIONS, problems_named, read_csv
 
@@ -92,7 +92,7 @@ class Randomised:
     seed: int
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
-        rng, sizes = np.random.default_rng(self.seed), Sizes.of(problems)
+        rng, sizes = np.random.default_rng(self.seed), ProblemSizes.of(problems)
         by_kernel: dict[str, list[TileShape]] = defaultdict(list)
         for tile in catalogue:
             by_kernel[tile.kernel].append(tile)
@@ -112,13 +112,13 @@ class Randomised:
         )
 
 
-def _seconds(sizes: Sizes, tiles: Sequence[TileShape], device: DeviceSpec, catalogue: Catalogue) -> np.ndarray:
+def _seconds(sizes: ProblemSizes, tiles: Sequence[TileShape], device: DeviceSpec, catalogue: Catalogue) -> np.ndarray:
     """By tile and problem, the seconds of a block while its unit is full."""
     resident = max(tile_occupancy(tiles[0], device).blocks, 1)
     return block_seconds(sizes, tiles, catalogue, device, resident)
 
 
-def _cheapest(sizes: Sizes, tiles: Sequence[TileShape], device: DeviceSpec, catalogue: Catalogue) -> float:
+def _cheapest(sizes: ProblemSizes, tiles: Sequence[TileShape], device: DeviceSpec, catalogue: Catalogue) -> float:
     """The seconds of the least work with which these tiles cover the batch."""
     count = np.array([tile_counts(sizes, tile.m, tile.n) for tile in tiles])
     resident = max(tile_occupancy(tiles[0], device).blocks, 1)

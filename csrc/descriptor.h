@@ -70,12 +70,12 @@ struct TileRun {
   int32_t reserved;
 };
 
-// In place of the buffer of C: the tile is one K slice of a split-K tile, and its partial sums go to the call's workspace.
-inline constexpr int32_t kAmongSums = -1;
+// As a tile's C buffer: the tile is one K slice of a split-K tile, and its partial sums go to the workspace.
+inline constexpr int32_t kStoreToWorkspace = -1;
 
-// In place of the buffer of C, on the CPU only: the block's next tile has the same part of C and continues with this tile's sums. So a sum
-// of products is computed without a detour through memory.
-inline constexpr int32_t kContinued = -2;
+// As a tile's C buffer, on the CPU only: nothing is stored, and the block's next tile, of the same part of C, goes on with the same
+// accumulators. So a sum of products needs no workspace.
+inline constexpr int32_t kKeepAccumulators = -2;
 
 // A part of a matrix: where it begins, and its strides, in elements of its buffer.
 struct Part {

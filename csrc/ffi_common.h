@@ -74,7 +74,7 @@ inline bool inside(const Operand& x, int64_t rows, int64_t cols, const Problem& 
   return last < elements;
 }
 
-// For lists of a call's attributes, from which follow the members of a struct and how XLA decodes it.
+// A call's attributes are listed once, by a macro. These turn the list into the members of a struct and into XLA's decoder of it.
 #define VBGEMM_MEMBER(type, name) type name
 #define VBGEMM_STRUCT_MEMBER(type, name) ::xla::ffi::StructMember<type>(#name)
 #define VBGEMM_COMMA ,

@@ -1,5 +1,5 @@
-// The fields of the records of descriptor.h, which _core exports to Python; jax_vbgemm/_src/records.py builds NumPy dtypes from them. If a
-// field is missing here, the file does not compile.
+// The fields of the records of descriptor.h, which _core exports to Python, where
+// jax_vbgemm/_src/records.py builds NumPy dtypes from them. If a field is missing here, the file does not compile.
 #pragma once
 #include <cstddef>
 #include <iterator>
@@ -17,7 +17,7 @@ struct Field {
   size_t offset, bytes;
 };
 
-struct Layout {
+struct RecordLayout {
   const char* name;
   size_t bytes;
   const Field* fields;
@@ -112,8 +112,8 @@ inline constexpr Field kSplitTileFields[] = {
 #undef VBGEMM_FIELD_AS
 
 #define VBGEMM_LAYOUT(record) \
-  Layout { #record, sizeof(record), k##record##Fields, static_cast<int>(std::size(k##record##Fields)) }
-inline constexpr Layout kLayouts[] = {
+  RecordLayout { #record, sizeof(record), k##record##Fields, static_cast<int>(std::size(k##record##Fields)) }
+inline constexpr RecordLayout kLayouts[] = {
     VBGEMM_LAYOUT(Operand), VBGEMM_LAYOUT(Problem), VBGEMM_LAYOUT(Scalar),    VBGEMM_LAYOUT(Epilogue),
     VBGEMM_LAYOUT(TileRun), VBGEMM_LAYOUT(Part),    VBGEMM_LAYOUT(ReadyTile), VBGEMM_LAYOUT(SplitTile),
 };
@@ -121,7 +121,7 @@ inline constexpr Layout kLayouts[] = {
 
 // Whether the layouts name every byte of their records once, in order.
 constexpr bool layouts_are_complete() {
-  for (const Layout& layout : kLayouts) {
+  for (const RecordLayout& layout : kLayouts) {
     size_t end = 0;
     for (int i = 0; i < layout.num_fields; ++i) {
       if (layout.fields[i].offset != end) return false;

@@ -63,7 +63,7 @@ nb::list Arithmetics() {
 
 nb::dict Layouts() {
   nb::dict layouts;
-  for (const vbgemm::Layout& layout : vbgemm::kLayouts) {
+  for (const vbgemm::RecordLayout& layout : vbgemm::kLayouts) {
     nb::list fields;
     for (int i = 0; i < layout.num_fields; ++i) {
       const vbgemm::Field& field = layout.fields[i];
@@ -118,8 +118,8 @@ NB_MODULE(_core, m) {
   m.def("kernels", [] { return Names(vbgemm::kKernelNames); }, "The launched GPU kernels, in the order of their numbers.");
   m.def("activations", [] { return Names(vbgemm::kActivationNames); }, "The activations of epilogues, in the order of their numbers.");
   m.def("layouts", &Layouts, "The records of a call's descriptors: {name: (bytes, [(field, type, count, offset)])}.");
-  m.attr("AMONG_SUMS") = vbgemm::kAmongSums;
-  m.attr("CONTINUED") = vbgemm::kContinued;
+  m.attr("STORE_TO_WORKSPACE") = vbgemm::kStoreToWorkspace;
+  m.attr("KEEP_ACCUMULATORS") = vbgemm::kKeepAccumulators;
   m.attr("VECTOR_LOAD_BYTES") = vbgemm::kVectorLoadBytes;
   m.attr("ARRAY_CHUNK_BYTES") = vbgemm::kArrayChunkBytes;
   m.def("gpu_workspace_bytes", &vbgemm::gpu_workspace_bytes, nb::arg("cdna"), nb::arg("num_buffers"), nb::arg("sum_bytes"),
@@ -167,5 +167,5 @@ NB_MODULE(_core, m) {
   m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_matmul)); }, "The XLA FFI handler.");
   m.def(
       "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_ragged)); },
-      "The XLA FFI handler of products whose group sizes are data.");
+      "The XLA FFI handler of ragged products (rows in groups of runtime sizes).");
 }

@@ -1,4 +1,4 @@
-// A ragged product (over rows in groups whose sizes are data) as a kernel gets it; ragged_call.h defines what it computes.
+// A ragged product (rows in groups of runtime sizes) as a kernel gets it; ragged_call.h defines what it computes.
 #pragma once
 #include <cstdint>
 
@@ -84,9 +84,8 @@ inline constexpr RaggedOperandInfo kTable[] = {
 inline constexpr const RaggedOperandInfo* kRaggedOperandTable = ragged_table::kTable;
 inline constexpr int kRaggedOperands = sizeof(ragged_table::kTable) / sizeof(ragged_table::kTable[0]) - 1, kRaggedRequired = 3;
 
-// The tile shape of the pipelined kernel on a GPU: 128 rows by some columns of the result for each thread block, and how many thread blocks
-// are a cluster, in which they share copies. none: the call is not for the pipelined kernel. (Which is the fastest depends on the device:
-// ragged/plan.py.)
+// The tile shape of the pipelined kernel on a GPU: 128 rows by a number of columns of the result for each CTA, and the CTAs in a cluster,
+// which share copies. none: the call is not for the pipelined kernel. (Which shape is fastest depends on the device: ragged/plan.py.)
 enum class RaggedShape : int32_t { none, wide_pair, wide, narrow };
 struct RaggedShapeInfo {
   const char* name;
@@ -188,8 +187,8 @@ inline bool is_float8(Kind kind) { return kind == Kind::e4m3 || kind == Kind::e5
 // A scale's block: as many steps of K, and of rhs as many columns.
 inline constexpr int kScaledDepth = 128, kScaledColumns = 128;
 
-// Whether devices that have any pipelined kernels have one of a call's arithmetic, layout, gathered rows and shape: only ragged rows of
-// 16-bit types have clusters, and no cluster gathers.
+// Whether a call's arithmetic, layout, gathering and shape have a pipelined kernel, on devices that have any. Only ragged rows of 16-bit
+// types run in clusters, and no cluster gathers.
 inline bool has_ragged_pipeline(Kind kind, bool contraction, bool transpose_rhs, bool gathers, RaggedShape shape) {
   if (shape == RaggedShape::none || (info_of(shape).cluster > 1 && (contraction || gathers || (kind != Kind::bf16 && kind != Kind::f16))))
     return false;
@@ -197,8 +196,8 @@ inline bool has_ragged_pipeline(Kind kind, bool contraction, bool transpose_rhs,
   const bool along_k = transpose_rhs && !gathers;  // wgmma reads these alone
   return along_k && ((kind == Kind::tf32 && !contraction) || is_float8(kind));
 }
-// Of how many elements a half must be a multiple, except for both halves of a gated product: no box of TMA, of 128 bytes by 64 lines, lies
-// in both.
+// The length of a half must be a multiple of this, so that no TMA box (128 bytes by 64 lines) lies in both halves. The halves of a gated
+// product are exempt.
 inline int ragged_half_elements(Kind kind) {
   const int line = 128 / bytes_of(arithmetic_of(kind).lhs);
   return line < 64 ? 64 : line;

@@ -33,7 +33,7 @@ from jax_vbgemm._src.ragged import lowering as _ragged_lowering  # noqa: F401
 from jax_vbgemm._src.ragged import rules as _ragged_rules  # noqa: F401
 from jax_vbgemm._src.ragged.api import ragged_dot
 from jax_vbgemm._src.ragged.general import ragged_dot_general
-from jax_vbgemm._src.ragged.packed_api import ragged_matmul
+from jax_vbgemm._src.ragged.ragged_matmul import ragged_matmul
 from jax_vbgemm._src.scaled.quantize import quantize
 from jax_vbgemm._src.scaled.scaled import Scaled
 from jax_vbgemm._src.tools.tune import Tuned, autotune

@@ -10,7 +10,7 @@ import jax_vbgemm as vb
 from jax_vbgemm.__main__ import main
 from jax_vbgemm._src.planner import catalogue_for, device_spec, plan_problems
 from jax_vbgemm._src.planner.model.calibration import COLUMNS, fit_tile, priors_of, write
-from jax_vbgemm._src.problem import Sizes
+from jax_vbgemm._src.problem import ProblemSizes
 from jax_vbgemm._src.tools import calibrate
 from jax_vbgemm._src.tools.shapes import calibration_sample, named_problems
 
@@ -29,7 +29,7 @@ def modelled(problems, dtype, precision, tiles):
 @pytest.mark.slow
 def test_the_fit_finds_what_made_the_times():
     sample = calibration_sample()[::6]
-    points = [(Sizes.of(problems), modelled(problems, "float32", "highest", [LARGE])[0]) for problems in sample]
+    points = [(ProblemSizes.of(problems), modelled(problems, "float32", "highest", [LARGE])[0]) for problems in sample]
     fit = fit_tile("float32", LARGE, H100, points)
     assert fit.points == len(sample)
     assert fit.rms < 0.03
@@ -63,9 +63,9 @@ def test_every_tile_of_every_kind_is_measured_once():
 def test_rows_are_replaced_and_others_kept(tmp_path):
     file = tmp_path / "new_device" / "calibration.csv"
     sample = calibration_sample()[:3]
-    fit = fit_tile("float32", LARGE, H100, [(Sizes.of(problems), 1e-4) for problems in sample])
+    fit = fit_tile("float32", LARGE, H100, [(ProblemSizes.of(problems), 1e-4) for problems in sample])
     write(file, {("float32", LARGE): fit, ("float64", LARGE): fit}, "2026-01-01", "aaaaaaa")
-    again = fit_tile("float32", LARGE, H100, [(Sizes.of(sample[0]), 1e-3)])
+    again = fit_tile("float32", LARGE, H100, [(ProblemSizes.of(sample[0]), 1e-3)])
     write(file, {("float32", LARGE): again}, "2026-01-02", "bbbbbbb")
     rows = {tuple(row[:3]): row[3:] for row in csv.reader(file.open())}
     assert list(rows) == [COLUMNS[:3], ("float32", "large", "256"), ("float64", "large", "256")]

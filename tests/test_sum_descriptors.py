@@ -17,7 +17,7 @@ from jax_vbgemm._src.matmul.descriptors import pack, problem_table
 from jax_vbgemm._src.matmul.primitive import Term, sizes_of
 from jax_vbgemm._src.planner import device_spec, plan_problems
 from jax_vbgemm._src.planner.tiles.pieces import count_pieces
-from jax_vbgemm._src.records import CONTINUED, READY_TILE, SPLIT_TILE
+from jax_vbgemm._src.records import KEEP_ACCUMULATORS, READY_TILE, SPLIT_TILE
 
 SUMS = st.lists(
     st.tuples(
@@ -91,7 +91,7 @@ def run(sums, table, descriptors, operands):
             a = matrix(operands[tile["a"]["buffer"]].ravel(), tile["a"], rows, depth)
             b = matrix(operands[tile["b"]["buffer"]].ravel(), tile["b"], depth, cols)
             total = total + a @ b
-            if tile["c"]["buffer"] == CONTINUED:
+            if tile["c"]["buffer"] == KEEP_ACCUMULATORS:
                 continue
             if tile["c"]["buffer"] == -1:
                 at = np.add.outer(np.arange(rows) * tile["c"]["row_stride"], np.arange(cols)) + tile["c"]["offset"]
@@ -139,14 +139,14 @@ def test_a_core_goes_on_from_one_product_to_the_next():
     tiles, splits, _ = tables(table, descriptors)
     assert len(splits) == descriptors.num_sums == 0
     assert descriptors.num_blocks * 3 == len(tiles)
-    assert (tiles["c"]["buffer"].reshape(-1, 3)[:, :2] == CONTINUED).all()
+    assert (tiles["c"]["buffer"].reshape(-1, 3)[:, :2] == KEEP_ACCUMULATORS).all()
 
 
 def test_on_a_gpu_each_products_tile_is_a_block():
     plan, table, descriptors, _, _ = described([(70, 9, 1, [8, 33, 8]), (16, 16, 1, [8])], "h100", "float32")
     tiles, splits, _ = tables(table, descriptors)
     assert descriptors.num_blocks == len(tiles)
-    assert (tiles["c"]["buffer"] != CONTINUED).all()
+    assert (tiles["c"]["buffer"] != KEEP_ACCUMULATORS).all()
     assert set(splits["slices"].tolist()) == {3}
     assert set(splits["problem"].tolist()) == {0}
     assert plan.problems[0].k == 49

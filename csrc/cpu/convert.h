@@ -12,15 +12,15 @@ namespace vbgemm::VBGEMM_ISA {
 
 // The type of the numbers that elements and sums consist of: a complex number is a pair of them.
 template <class E>
-struct Parts {
+struct ElementParts {
   using Number = E;
 };
 template <class Real>
-struct Parts<Complex<Real>> {
+struct ElementParts<Complex<Real>> {
   using Number = Real;
 };
 template <class E>
-using NumberOf = typename Parts<E>::Number;
+using NumberOf = typename ElementParts<E>::Number;
 template <class E>
 using SumNumberOf = NumberOf<Accumulator<E>>;
 

@@ -92,10 +92,10 @@ constexpr int64_t kPiecesPerThread = 8;
 int64_t parts(int64_t length, int64_t part) { return std::max<int64_t>(1, ceil_div(length - part / 4, part)); }
 
 // How many parts the rows and the columns of a product are cut into.
-struct Parts {
+struct PieceCounts {
   int64_t rows, cols;
 };
-Parts parts_of(const GroupProduct& p, int64_t rows, int64_t cols) {
+PieceCounts piece_counts(const GroupProduct& p, int64_t rows, int64_t cols) {
   const int64_t area = rows * cols;
   if (p.m * 4 <= rows) cols = area / (rows / 4);
   if (p.n * 4 <= cols) rows = area / (cols / 4);
@@ -119,7 +119,7 @@ void GroupWalk::cut(int64_t threads) {
     int64_t count = 0;
     for (size_t i = 0; i < products_.size(); ++i) {
       first_piece_[i] = count;
-      const Parts parts = parts_of(products_[i], rows_, cols_);
+      const PieceCounts parts = piece_counts(products_[i], rows_, cols_);
       count += parts.rows * parts.cols;
     }
     first_piece_.back() = count;
@@ -133,7 +133,7 @@ void GroupWalk::run(int64_t begin, int64_t end) const {
   for (int64_t piece = begin; piece < end; ++piece) {
     while (piece >= first_piece_[product + 1]) ++product;
     const GroupProduct& p = products_[product];
-    const Parts parts = parts_of(p, rows_, cols_);
+    const PieceCounts parts = piece_counts(p, rows_, cols_);
     // The row index varies fastest: such pieces use the same columns of b, which stay in a cache.
     const int64_t index = piece - first_piece_[product], y = index % parts.rows, x = index / parts.rows;
     const int64_t row = p.m * y / parts.rows, rows = p.m * (y + 1) / parts.rows - row;

@@ -137,7 +137,7 @@ std::optional<Product> product_of_ready_tile(const CpuCall& call, const ReadyTil
   const Problem& problem = call.plan.problems[at.problem];
   Product product{call.kind, call.out_dtype, at.rows,   at.cols,   factors->k, factors->a, factors->b,
                   {},        nullptr,        problem.m, problem.n, false};
-  if (c_part.buffer == kAmongSums) {
+  if (c_part.buffer == kStoreToWorkspace) {
     char* const sums = sums_at(call, c_part.offset, at.rows, c_part.row_stride, at.cols);
     if (!sums || c_part.col_stride != 1) return {};
     product.out_dtype = accumulator_of(call.kind), product.c = {sums, c_part.row_stride, 1};
@@ -204,7 +204,7 @@ void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
     for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
       if (plan.tiles) {
         const int64_t first = tile;
-        while (tile + 1 < tiles.end && plan.tiles[tile].part[2].buffer == kContinued) ++tile;
+        while (tile + 1 < tiles.end && plan.tiles[tile].part[2].buffer == kKeepAccumulators) ++tile;
         multiply_ready_tiles(call, plan.tiles + first, plan.tiles + tile, scratch);
         continue;
       }

@@ -23,48 +23,50 @@ using std::max, std::min;
 
 inline uint32_t shared_address(const void* shared) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(shared)); }
 
-struct alignas(8) SharedBarrier {
+struct alignas(8) Mbarrier {
   int32_t expected, pending;  // arrivals in each phase, and those that are still to come
   int32_t bytes;              // that copies have yet to complete
   uint32_t phase;
 };
 
 namespace emulation {
-inline void end_phase(SharedBarrier& barrier) {
+inline void end_phase(Mbarrier& barrier) {
   if (barrier.pending != 0 || barrier.bytes != 0) return;
   barrier.pending = barrier.expected;
   ++barrier.phase;
 }
-inline void complete(SharedBarrier& barrier, int bytes) {
+inline void complete(Mbarrier& barrier, int bytes) {
   barrier.bytes -= bytes;
   end_phase(barrier);
 }
 }  // namespace emulation
 
-inline void init_barrier(SharedBarrier& barrier, int arrivals) { barrier = {arrivals, arrivals, 0, 0}; }
-inline void fence_barrier_init() {}
-inline void arrive(SharedBarrier& barrier) {
+inline void mbarrier_init(Mbarrier& barrier, int arrivals) { barrier = {arrivals, arrivals, 0, 0}; }
+inline void fence_mbarrier_init() {}
+inline void mbarrier_arrive(Mbarrier& barrier) {
   if (barrier.pending <= 0) emulation::fail("more arrivals at a barrier than it expects");
   --barrier.pending;
   emulation::end_phase(barrier);
 }
-inline void arrive_after_copies(SharedBarrier& barrier) {
-  emulation::after_copies([&barrier] { arrive(barrier); });
+inline void cp_async_mbarrier_arrive(Mbarrier& barrier) {
+  emulation::after_copies([&barrier] { mbarrier_arrive(barrier); });
 }
-inline void arrive_expecting(SharedBarrier& barrier, int bytes) {
+inline void mbarrier_arrive_expect_tx(Mbarrier& barrier, int bytes) {
   barrier.bytes += bytes;
-  arrive(barrier);
+  mbarrier_arrive(barrier);
 }
-inline void arrive_at(SharedBarrier& barrier, int block) { arrive(*static_cast<SharedBarrier*>(emulation::in_block(&barrier, block))); }
-inline void send(uint32_t* to, int block, uint32_t value, SharedBarrier& barrier) {
-  auto* const place = static_cast<uint32_t*>(emulation::in_block(to, block));
-  auto* const full = static_cast<SharedBarrier*>(emulation::in_block(&barrier, block));
+inline void mbarrier_arrive_remote(Mbarrier& barrier, int cta) {
+  mbarrier_arrive(*static_cast<Mbarrier*>(emulation::in_block(&barrier, cta)));
+}
+inline void st_async(uint32_t* to, int cta, uint32_t value, Mbarrier& barrier) {
+  auto* const place = static_cast<uint32_t*>(emulation::in_block(to, cta));
+  auto* const full = static_cast<Mbarrier*>(emulation::in_block(&barrier, cta));
   emulation::later([=] {
     *place = value;
     emulation::complete(*full, sizeof value);
   });
 }
-inline void wait_phase(SharedBarrier& barrier, uint32_t parity) {
+inline void mbarrier_wait(Mbarrier& barrier, uint32_t parity) {
   if ((barrier.phase & 1) == parity) emulation::wait_phase(&barrier.phase, parity);
 }
 
@@ -96,7 +98,7 @@ void each_element(const CUtensorMap& map, int x, int y, int z, void* box, const 
     }
   }
 }
-inline void copy_box_later(void* shared, const CUtensorMap& map, int x, int y, int z, SharedBarrier& barrier) {
+inline void tma_load_later(void* shared, const CUtensorMap& map, int x, int y, int z, Mbarrier& barrier) {
   require_awaited();
   if (reinterpret_cast<uintptr_t>(shared) % 128 != 0) fail("a misaligned box");
   later([=, &map, &barrier] {
@@ -111,24 +113,23 @@ inline void copy_box_later(void* shared, const CUtensorMap& map, int x, int y, i
 
 }  // namespace emulation
 
-inline void copy_box(void* shared, const CUtensorMap& map, int x, int y, int z, SharedBarrier& barrier) {
-  emulation::copy_box_later(shared, map, x, y, z, barrier);
+inline void tma_load(void* shared, const CUtensorMap& map, int x, int y, int z, Mbarrier& barrier) {
+  emulation::tma_load_later(shared, map, x, y, z, barrier);
 }
-inline void copy_box_to(uint16_t blocks, void* shared, const CUtensorMap& map, int x, int y, int z, SharedBarrier& barrier) {
-  for (int block = 0; block < emulation::kMaxCluster; ++block) {
-    if (!(blocks >> block & 1)) continue;
-    emulation::copy_box_later(emulation::in_block(shared, block), map, x, y, z,
-                              *static_cast<SharedBarrier*>(emulation::in_block(&barrier, block)));
+inline void tma_load_multicast(uint16_t cta_mask, void* shared, const CUtensorMap& map, int x, int y, int z, Mbarrier& barrier) {
+  for (int cta = 0; cta < emulation::kMaxCluster; ++cta) {
+    if (!(cta_mask >> cta & 1)) continue;
+    emulation::tma_load_later(emulation::in_block(shared, cta), map, x, y, z, *static_cast<Mbarrier*>(emulation::in_block(&barrier, cta)));
   }
 }
-inline void store_box(const CUtensorMap& map, int x, int y, int z, const void* shared) {
+inline void tma_store(const CUtensorMap& map, int x, int y, int z, const void* shared) {
   emulation::start_store([=, &map] {
     emulation::each_element(map, x, y, z, const_cast<void*>(shared), [&map](int64_t x, int64_t y, int64_t z, const char* from) {
       if (char* const to = emulation::stored_element(map, x, y, z)) std::memcpy(to, from, map.element_bytes);
     });
   });
 }
-inline void add_box(const CUtensorMap& map, int x, int y, int z, const void* shared) {
+inline void tma_reduce_add(const CUtensorMap& map, int x, int y, int z, const void* shared) {
   if (map.element_bytes != sizeof(float)) emulation::fail("a sum of boxes that are not of float32");
   emulation::start_store([=, &map] {
     emulation::each_element(map, x, y, z, const_cast<void*>(shared), [&map](int64_t x, int64_t y, int64_t z, const char* from) {
@@ -141,22 +142,22 @@ inline void add_box(const CUtensorMap& map, int x, int y, int z, const void* sha
     });
   });
 }
-inline void commit_stores() { emulation::commit_stores(); }
+inline void cp_async_bulk_commit_group() { emulation::commit_stores(); }
 template <int kNewest = 0>
-inline void wait_stores_read() {
+inline void cp_async_bulk_wait_group_read() {
   emulation::wait_stores(kNewest);
 }
-inline void wait_stores() { emulation::wait_stores(0); }
+inline void cp_async_bulk_wait_group() { emulation::wait_stores(0); }
 
 template <int kMaps>
-inline void publish_maps(CUtensorMap* to, const CUtensorMap* maps) {
+inline void publish_tensormaps(CUtensorMap* to, const CUtensorMap* maps) {
   emulation::require_awaited();
   wave_barrier();
   if (thread_index() % VBGEMM_WAVE_SIZE == 0) std::copy(maps, maps + kMaps, to);
   wave_barrier();
 }
-inline void prefetch_map(const CUtensorMap&) {}
-inline void replace_tensor(CUtensorMap& map, const void* data, int items, int lines, int64_t line_bytes) {
+inline void prefetch_tensormap(const CUtensorMap&) {}
+inline void tensormap_replace(CUtensorMap& map, const void* data, int items, int lines, int64_t line_bytes) {
   if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || line_bytes % 16 != 0) emulation::fail("a tensor map of lines that are not aligned");
   map.data = static_cast<const char*>(data);
   map.items = items;
@@ -164,15 +165,15 @@ inline void replace_tensor(CUtensorMap& map, const void* data, int items, int li
   map.line_bytes = line_bytes;
 }
 
-inline int cluster_rank() { return emulation::cluster_rank(); }
-inline void cluster_barrier() { emulation::cluster_barrier(); }
-inline void named_barrier(int number, int threads) { emulation::named_barrier(number, threads); }
+inline int cluster_ctarank() { return emulation::cluster_rank(); }
+inline void cluster_sync() { emulation::cluster_barrier(); }
+inline void bar_sync(int number, int threads) { emulation::named_barrier(number, threads); }
 template <int>
-inline void shrink_registers() {}
+inline void setmaxnreg_dec() {}
 template <int>
-inline void grow_registers() {}
+inline void setmaxnreg_inc() {}
 
-inline void store_matrices(void* row, const uint32_t (&from)[4]) {
+inline void stmatrix_x4(void* row, const uint32_t (&from)[4]) {
   struct Words {
     uint32_t word[4];
   } mine;
@@ -192,7 +193,7 @@ template <class Value>
 inline void keep_in_place(Value&) {}
 
 template <class Value>
-inline Value value_of_lane(Value value, int lane) {
+inline Value shfl(Value value, int lane) {
   return emulation::Lanes<Value>(value)[lane];
 }
 inline int grid_blocks() { return static_cast<int>(emulation::grid().blocks); }

@@ -38,7 +38,7 @@ vbgemm_switch_stack:
   .size vbgemm_switch_stack, . - vbgemm_switch_stack
 )");
 
-void switch_context(Context& from, const Context& to) { vbgemm_switch_stack(&from.stack_top, to.stack_top); }
+void switch_context(StackContext& from, const StackContext& to) { vbgemm_switch_stack(&from.stack_top, to.stack_top); }
 
 void Fiber::begin(void (*entry)()) {
   // The stack as if `entry` had been called: six registers, the address of `entry` for `ret`, and a return address that is never used.
@@ -51,7 +51,7 @@ void Fiber::begin(void (*entry)()) {
 
 #else
 
-void switch_context(Context& from, const Context& to) { swapcontext(&from.state, &to.state); }
+void switch_context(StackContext& from, const StackContext& to) { swapcontext(&from.state, &to.state); }
 
 void Fiber::begin(void (*entry)()) {
   getcontext(&inside_.state);

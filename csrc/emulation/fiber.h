@@ -17,16 +17,16 @@ namespace vbgemm::emulation {
 
 // A place where execution has stopped, to be resumed later.
 #ifdef __x86_64__
-struct Context {
+struct StackContext {
   void* stack_top = nullptr;  // the saved registers are on this stack
 };
 #else
-struct Context {
+struct StackContext {
   ucontext_t state;
 };
 #endif
 
-void switch_context(Context& from, const Context& to);
+void switch_context(StackContext& from, const StackContext& to);
 
 class Fiber {
  public:
@@ -51,7 +51,7 @@ class Fiber {
  private:
   static constexpr size_t kStackBytes = size_t{1} << 18;
   void* stack_;
-  Context inside_, outside_;
+  StackContext inside_, outside_;
   RaceDetectorThread thread_;
 };
 

@@ -45,14 +45,14 @@ inline Error clear_memory(void* memory, size_t bytes, Stream) {
 
 inline Error load_kernel(const void*) { return kSuccess; }
 
-// Few, so that a thread block of a pipelined kernel computes several blocks of the plan.
+// Few, so that a CTA of a pipelined kernel computes several blocks of the plan.
 inline int multiprocessors() { return 4; }
 
 inline int thread_index() { return emulation::thread_index(); }
 inline uint32_t block_index() { return emulation::grid().block; }
 inline void block_barrier() { emulation::block_barrier(); }
 inline void wave_barrier() { emulation::count_lanes(false); }
-inline int count_lanes(bool yes) { return emulation::count_lanes(yes); }
+inline int popc_ballot(bool yes) { return emulation::count_lanes(yes); }
 template <int kDistance, class Value>
 inline void swap_lanes(Value& value) {
   const emulation::Lanes<Value> all(value);
@@ -117,7 +117,7 @@ template <int kBytes, int kAhead = 128>
 inline void copy_async(void* shared, const void* global, bool valid) {
   emulation::start_copy({shared, valid ? global : nullptr, kBytes});
 }
-inline void copy_four_bytes(void* shared, const void* global, uint32_t stride, int count) {
+inline void gather_four_bytes(void* shared, const void* global, uint32_t stride, int count) {
   emulation::require_aligned(shared, 4);
   for (int i = 0; i < 4; ++i) {
     uint8_t byte = 0;
@@ -180,12 +180,12 @@ inline uint32_t narrow_float8(float, float) {
   return 0;
 }
 
-inline void load_matrices(const void* row, uint32_t (&to)[4]) {
+inline void ldmatrix_x4(const void* row, uint32_t (&to)[4]) {
   const emulation::Lanes<const void*> rows(row);
   const int lane = thread_index() % 32;
   for (int i = 0; i < 4; ++i) std::memcpy(&to[i], static_cast<const char*>(rows[8 * i + lane / 4]) + lane % 4 * 4, 4);
 }
-inline void load_matrices_transposed(const void* row, uint32_t (&to)[4]) {
+inline void ldmatrix_x4_trans(const void* row, uint32_t (&to)[4]) {
   const emulation::Lanes<const void*> rows(row);
   const int lane = thread_index() % 32;
   for (int i = 0; i < 4; ++i) {
@@ -230,20 +230,20 @@ void multiply_fragments(const Register (&a)[4], const Register (&b)[2], Sum (&c)
 }
 }  // namespace emulation
 
-inline void multiply_tf32(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {
+inline void mma_tf32(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {
   // The hardware ignores these bits.
   emulation::multiply_fragments<1>(a, b, c, [](uint32_t x, int) { return float_of_bits(x & ~0x1fffu); });
 }
-inline void multiply_bfloat16(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {
+inline void mma_bfloat16(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {
   emulation::multiply_fragments<2>(a, b, c, [](uint32_t x, int n) { return bfloat16_to_float(static_cast<uint16_t>(x >> 16 * n)); });
 }
-inline void multiply_float16(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {
+inline void mma_float16(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {
   emulation::multiply_fragments<2>(a, b, c, [](uint32_t x, int n) { return float16_to_float(static_cast<uint16_t>(x >> 16 * n)); });
 }
-inline void multiply_int8(const uint32_t (&a)[4], const uint32_t (&b)[2], uint32_t (&c)[4]) {
+inline void mma_int8(const uint32_t (&a)[4], const uint32_t (&b)[2], uint32_t (&c)[4]) {
   emulation::multiply_fragments<4>(a, b, c, [](uint32_t x, int n) { return static_cast<int8_t>(x >> 8 * n); });
 }
-inline void multiply_float64(const double (&a)[4], const double (&b)[2], double (&c)[4]) {
+inline void mma_float64(const double (&a)[4], const double (&b)[2], double (&c)[4]) {
   emulation::multiply_fragments<1>(a, b, c, [](double x, int) { return x; });
 }
 
@@ -255,11 +255,11 @@ struct MatrixDescriptor {
   const char* first;
   int next_items, next_lines;
 
-  // Element (row, k) of A, or (column, k) of B. `across`: the lines are steps of K. The hardware swizzles by the bits of addresses.
+  // Element (row, k) of A, or (column, k) of B. `mn_major`: the lines are steps of K. The hardware swizzles by the bits of addresses.
   template <class Bits>
-  Bits at(bool across, int outer, int k) const {
+  Bits at(bool mn_major, int outer, int k) const {
     constexpr int kBytes = static_cast<int>(sizeof(Bits)), kRow = 128 / kBytes;
-    const int line = across ? k : outer, item = across ? outer : k;
+    const int line = mn_major ? k : outer, item = mn_major ? outer : k;
     const char* const from = first + item / kRow * next_items + line / 8 * next_lines + line % 8 * 128 + item % kRow * kBytes;
     const uintptr_t address = reinterpret_cast<uintptr_t>(from);
     Bits bits;
@@ -271,18 +271,17 @@ inline MatrixDescriptor matrix_descriptor(const void* first, int next_items, int
   return {static_cast<const char*>(first), next_items, next_lines};
 }
 inline MatrixDescriptor moved(MatrixDescriptor matrix, int bytes) { return {matrix.first + bytes, matrix.next_items, matrix.next_lines}; }
-inline void fence_async_proxy() {}
-inline void warpgroup_arrive() {}
-inline void warpgroup_commit() {}
+inline void fence_proxy_async() {}
+inline void wgmma_fence() {}
+inline void wgmma_commit_group() {}
 // Here each lane has formed its products when it gets here; the hardware's wait is one of the whole warp.
-inline void warpgroup_wait_all() { wave_barrier(); }
 template <int>
-inline void warpgroup_wait() {
+inline void wgmma_wait_group() {
   wave_barrier();
 }
 
-template <Kind kKind, bool kAcrossA, bool kAcrossB, int kBlocks>
-inline void multiply_warpgroup(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds = true) {
+template <Kind kKind, bool kMnMajorA, bool kMnMajorB, int kBlocks>
+inline void wgmma(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds = true) {
   const auto number = [](uint16_t bits) {
     return static_cast<double>(kKind == Kind::bf16 ? bfloat16_to_float(bits) : float16_to_float(bits));
   };
@@ -291,14 +290,14 @@ inline void multiply_warpgroup(MatrixDescriptor a, MatrixDescriptor b, float (&s
     for (int i = 0; i < 4; ++i) {
       const int row = first_row + i / 2 * 8, col = 8 * block + lane % 4 * 2 + i % 2;
       double sum = adds ? sums[block][i] : 0;
-      for (int k = 0; k < 16; ++k) sum += number(a.at<uint16_t>(kAcrossA, row, k)) * number(b.at<uint16_t>(kAcrossB, col, k));
+      for (int k = 0; k < 16; ++k) sum += number(a.at<uint16_t>(kMnMajorA, row, k)) * number(b.at<uint16_t>(kMnMajorB, col, k));
       sums[block][i] = emulation::cut_off<float>(sum);
     }
   }
 }
 
 template <Kind kKind>
-inline void multiply_warpgroup_bytes(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4], bool adds) {
+inline void wgmma_fp8(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4], bool adds) {
   using A = Element<arithmetic_of(kKind).lhs>;
   using B = Element<arithmetic_of(kKind).rhs>;
   const int thread = thread_index() % 128, lane = thread % 32, first_row = thread / 32 * 16 + lane / 4;
@@ -313,7 +312,7 @@ inline void multiply_warpgroup_bytes(MatrixDescriptor a, MatrixDescriptor b, flo
 }
 
 template <int kBlocks>
-inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds = true) {
+inline void wgmma_tf32(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds = true) {
   struct Fragment {
     uint32_t a[4];
   } mine;

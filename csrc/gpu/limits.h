@@ -12,16 +12,15 @@ constexpr int max_parameter_bytes(bool cdna) { return cdna ? 4096 : 16384; }
 
 inline constexpr int kBufferBytes = 16;  // size of an entry of the buffer table
 
-// The widest load of one thread. Rows that begin at multiples of it are read by such loads.
+// Width of a vector load. Rows that are aligned to it are read by vector loads.
 inline constexpr int kVectorLoadBytes = 16;
 
-// How many entries of the buffer table fit the launch parameters beside the other members; a longer table is placed in the call's
-// workspace.
+// Maximum length of a buffer table in the launch parameters. A longer table is placed in the call's workspace.
 constexpr int max_parameter_buffers(bool cdna) { return (max_parameter_bytes(cdna) - 256) / kBufferBytes; }
 
-// The tensor maps of a launch of pipelined tiles, which lie in its call's workspace: for each thread block, maps of three matrices for as
-// many tiles as may be between the finder and the last store. No GPU of sm_90 has more multiprocessors than kMaxPipelinedBlocks; a larger
-// one would use only as many.
+// The tensor maps of a launch of pipelined tiles, in its call's workspace. Each CTA has maps of three matrices for kTilesWithMaps tiles,
+// those that may be between the finder and the last store. kMaxPipelinedBlocks is an upper bound of the multiprocessors of a GPU of sm_90;
+// a larger GPU would use only as many.
 inline constexpr int kMaxPipelinedBlocks = 160, kTilesWithMaps = 4, kTileMapBytes = 3 * 128;
 inline constexpr int kPipelinedMapBytes = kMaxPipelinedBlocks * kTilesWithMaps * kTileMapBytes;
 
@@ -35,7 +34,7 @@ constexpr int64_t gpu_workspace_bytes(bool cdna, int num_buffers, int64_t sum_by
 // Shared memory, in bytes, that a thread block may use on a multiprocessor of sm_90. A pipelined kernel's launch requests all of it.
 inline constexpr int kPipelineMaxShared = 227 * 1024;
 
-// How many bytes of an array a thread block takes where one launch works on many arrays of different sizes.
+// Bytes of one array that a thread block handles in the kernels of many arrays (gpu/elementwise).
 inline constexpr int kArrayChunkBytes = 16 * 1024;
 
 }  // namespace vbgemm

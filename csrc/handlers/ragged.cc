@@ -1,4 +1,4 @@
-// The XLA FFI handler of ragged products, of every backend: products over rows in groups whose sizes are data.
+// The XLA FFI handler of ragged products, of every backend: products of rows in groups of runtime sizes.
 #include "handlers/backend.h"
 #include "ragged_call.h"
 

@@ -142,13 +142,13 @@ def _scaled_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[ja
     (beta, x), (d_beta, d_x) = primals, tangents
     # Plain products instead of `scaled`: a custom rule would be lost in transposition, and with it that beta may have a
     # tangent.
-    parts = [beta * d_x] if _moves(d_x) else []
-    if _moves(d_beta):  # a zero tangent times a NaN in x would be NaN
+    parts = [beta * d_x] if _is_nonzero(d_x) else []
+    if _is_nonzero(d_beta):  # a zero tangent times a NaN in x would be NaN
         parts.append(d_beta * x)
     return scaled(beta, x), functools.reduce(jnp.add, parts)
 
 
-def _moves(tangent: Any) -> bool:
+def _is_nonzero(tangent: Any) -> bool:
     return not isinstance(tangent, jax.custom_derivatives.SymbolicZero)
 
 

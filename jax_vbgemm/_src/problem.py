@@ -21,8 +21,8 @@ class Problem:
 
     Sizes are integers in [0, 2**31 - 1]. `transpose_a`: A is stored as k x m; `transpose_b`: B is stored as n x k.
     `symmetric`: C[b] is symmetric, as X X^T is, so that half of it may be computed and stored twice. `line`: the
-    largest number of elements by which all rows of A, B and C, as they are stored, are apart and offset; None where
-    the rows of each lie without gaps, so that it follows from the sizes.
+    alignment of stored rows in elements, that is the greatest common divisor of the offsets and row strides of A, B
+    and C; None where rows lie without gaps, so that the sizes determine it.
 
     Raises:
       TypeError: a size is not an integer (a bool does not count as one), or a flag is not a bool.
@@ -76,7 +76,7 @@ def problems_of(values: Iterable["Problem | Sequence[int]"]) -> tuple[Problem, .
 
 
 @dataclass(frozen=True, eq=False)
-class Sizes:
+class ProblemSizes:
     """The sizes of a list of problems as int64 columns, one entry for each problem, for vectorised planning."""
 
     m: NDArray[np.int64]
@@ -91,7 +91,7 @@ class Sizes:
     tile_counts: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, problems: Sequence[Problem]) -> "Sizes":
+    def of(cls, problems: Sequence[Problem]) -> "ProblemSizes":
         if not isinstance(problems, tuple):
             return cls._of(problems)
         # The last result is kept, as each step of planning asks for the sizes of the same tuple.
@@ -103,7 +103,7 @@ class Sizes:
         return sizes
 
     @classmethod
-    def _of(cls, problems: Sequence[Problem]) -> "Sizes":
+    def _of(cls, problems: Sequence[Problem]) -> "ProblemSizes":
         fields = operator.attrgetter("m", "n", "k", "batch", "transpose_a", "transpose_b", "symmetric")
         rows = itertools.chain.from_iterable(map(fields, problems))
         table = np.fromiter(rows, np.int64, 7 * len(problems)).reshape(len(problems), 7)
@@ -114,13 +114,13 @@ class Sizes:
                 line[index] = result_line[index] = problem.line
         return cls(m, n, k, batch, line, result_line, symmetric > 0, transpose_a == 0)
 
-    def with_products(self) -> "Sizes":
+    def with_products(self) -> "ProblemSizes":
         """The sizes of the problems that have products, as only these reach a kernel; of all problems where none
         has."""
         kept = np.flatnonzero(self.has_products)
         if len(kept) in (0, len(self.m)):
             return self
-        return Sizes(
+        return ProblemSizes(
             *(
                 getattr(self, name)[kept]
                 for name in ("m", "n", "k", "batch", "line", "result_line", "symmetric", "rows_along")
@@ -145,7 +145,7 @@ class Sizes:
         return aligned
 
 
-_latest: tuple[tuple[Problem, ...], Sizes] = ((), Sizes._of(()))
+_latest: tuple[tuple[Problem, ...], ProblemSizes] = ((), ProblemSizes._of(()))
 
 
 def _size(field: str, value: Any) -> int:

@@ -22,14 +22,14 @@ def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
 
 
-PROBLEM = _dtype("Problem")
-EPILOGUE = _dtype("Epilogue")
-RUN = _dtype("TileRun")
-READY_TILE = _dtype("ReadyTile")
-SPLIT_TILE = _dtype("SplitTile")
+PROBLEM: np.dtype[Any] = _dtype("Problem")
+EPILOGUE: np.dtype[Any] = _dtype("Epilogue")
+RUN: np.dtype[Any] = _dtype("TileRun")
+READY_TILE: np.dtype[Any] = _dtype("ReadyTile")
+SPLIT_TILE: np.dtype[Any] = _dtype("SplitTile")
 
-AMONG_SUMS: int = _core.AMONG_SUMS
-"""The buffer number of C for a tile that writes partial sums (a K slice) into the workspace."""
+STORE_TO_WORKSPACE: int = _core.STORE_TO_WORKSPACE
+"""As a tile's C buffer: the tile is a K slice, whose partial sums go to the workspace."""
 
-CONTINUED: int = _core.CONTINUED
-"""The buffer number of C for a tile whose accumulators the next tile of its block continues."""
+KEEP_ACCUMULATORS: int = _core.KEEP_ACCUMULATORS
+"""As a tile's C buffer: nothing is stored, and the block's next tile goes on with the same accumulators (CPU)."""

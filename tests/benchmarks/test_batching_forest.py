@@ -11,7 +11,7 @@ from batching_forest import PART, SAMPLES, Forest, sample, train, workload
 from candidates import Candidate, Measured
 from jax_vbgemm._src.planner import catalogue_for
 from jax_vbgemm._src.planner.papers.coordinated import features_of
-from jax_vbgemm._src.problem import Sizes
+from jax_vbgemm._src.problem import ProblemSizes
 from stand_in import H100
 
 
@@ -19,7 +19,7 @@ def made_up(samples, model_is_right=True):
     """Plans of both batchings and made-up times, by which binary batching is faster where the mean K is above 200."""
     listed, times = [], Measured([])
     for index in range(samples):
-        k = features_of(Sizes.of(sample(index)))[2]
+        k = features_of(ProblemSizes.of(sample(index)))[2]
         for heuristic in ("threshold", "binary"):
             fast = (heuristic == "binary") == (k > 200)
             expected = fast if model_is_right else not fast
@@ -42,7 +42,7 @@ def test_the_forest_learns_the_rule_and_is_compared(tmp_path):
     forest.write(tmp_path / "forest.csv")
     again = Forest.read(tmp_path / "forest.csv")
     for index in range(200, 300):
-        features = features_of(Sizes.of(sample(index)))
+        features = features_of(ProblemSizes.of(sample(index)))
         assert forest(*features) == again(*features)
         if abs(features[2] - 200) > 50:
             assert forest(*features) == ("binary" if features[2] > 200 else "threshold")
@@ -66,7 +66,7 @@ def test_it_is_a_batching_of_the_planner():
     for index in (0, 1, 2, 3):
         problems = sample(index)
         plan = vb.Coordinated(batching=forest)(problems, H100, catalogue_for("float32", H100))
-        assert plan.notes == (f"{forest(*features_of(Sizes.of(problems)))} batching",)
+        assert plan.notes == (f"{forest(*features_of(ProblemSizes.of(problems)))} batching",)
 
 
 def test_samples_are_many_and_of_both_sorts():

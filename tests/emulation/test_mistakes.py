@@ -100,7 +100,7 @@ MISTAKES = {
         "words[2 * deep + 1], 0x7531)", "words[2 * deep + 1], 0x6420)"),
     "a NaN widened to a number": ("tensor_e4m3", "m128_light", "widen_float8", "0x78657865u", "0x5c005c00u"),
     "small x big left out": ("tensor_light_tf32x3", "m128_light", "tensor_product",
-        "multiply_tf32(small_a[i]", "multiply_tf32(big_a[i]"),
+        "mma_tf32(small_a[i]", "mma_tf32(big_a[i]"),
 }  # fmt: skip
 
 

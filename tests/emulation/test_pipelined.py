@@ -29,9 +29,9 @@ def test_sanitizers(builder: Builder) -> None:
 MISTAKES = {
     "vectors of 16 bytes stored behind the last column": ("tile_maps.h", "line % kAlignment == 0;", "true;"),
     "a stale phase: producers that do not wait for each other": ("copy_threads.h",
-        "{ named_barrier(kProducerBarrier, 32 + kThreads); }", "{}"),
-    "a missing arrival: a stage not released to the other thread block": ("block.h",
-        "    if (Cut::kCluster > 1) arrive_at(shared_.empty[stage], rank_ ^ 1);\n", ""),
+        "{ bar_sync(kProducerBarrier, 32 + kThreads); }", "{}"),
+    "a missing arrival: a stage not released to the other CTA": ("block.h",
+        "    if (Cut::kCluster > 1) mbarrier_arrive_remote(shared_.empty[stage], rank_ ^ 1);\n", ""),
     "a row too many": ("store_plan.h",
         "min(place.rows - row, Patch::kRows)", "min(place.rows - row + 1, Patch::kRows)"),
 }  # fmt: skip
@@ -40,20 +40,20 @@ MORE_MISTAKES = {
         "      wave_barrier();  // all lanes have seen the end of the phase",
         "      // all lanes have seen the end of the phase"),
     "a missing arrival: a stage behind K's end": ("block.h",
-        "        arrive(full);\n        continue;", "        continue;"),
+        "        mbarrier_arrive(full);\n        continue;", "        continue;"),
     "a stage released before products have read it": ("mainloop.h",
         "    before = stages.index;", "    release(before = stages.index);"),
-    "half of B copied to one thread block only": ("block.h", "copy_box_to(3, to", "copy_box_to(1 << rank_, to"),
+    "half of B copied to one CTA only": ("block.h", "tma_load_multicast(3, to", "tma_load_multicast(1 << rank_, to"),
     "an operand with rows that are not aligned": ("tile_maps.h", "found.line_bytes % kAlignment == 0;", "true;"),
     "a matrix that begins within 16 bytes": ("tile_maps.h",
         "reinterpret_cast<uintptr_t>(x.first) % kAlignment == 0 &&", ""),
     "a tensor map replaced while stores use it": ("source_plan.h",
         "block_index() * kTilesWithMaps + maps_index]", "block_index() * kTilesWithMaps + maps_index % Cut::kTiles]"),
     "columns shared with a tile that needs others": ("source_plan.h",
-        "count_lanes(lane < kWords && beside[lane] != mine[lane]) == 0", "count_lanes(false) == 0"),
+        "popc_ballot(lane < kWords && beside[lane] != mine[lane]) == 0", "popc_ballot(false) == 0"),
     "results overwritten while they are stored": ("store.h",
-        "    wait_stores_read<kInTurn ? Cut::kStoreBoxes - 1 : 0>();\n    wave_barrier();\n    stage_narrow",
-        "    wait_stores_read<Cut::kStoreBoxes>();\n    wave_barrier();\n    stage_narrow"),
+        "read<kInTurn ? Cut::kStoreBoxes - 1 : 0>();\n    wave_barrier();\n    stage_narrow",
+        "read<Cut::kStoreBoxes + kInTurn>();\n    wave_barrier();\n    stage_narrow"),
 }  # fmt: skip
 
 

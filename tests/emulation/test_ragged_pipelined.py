@@ -71,14 +71,14 @@ def test_sanitizers(builder: Builder, seed: int) -> None:
 
 # The source file, the correct text, and the wrong text.
 MISTAKES = {
-    "a missing arrival: a stage not released to the other thread block": ("sm90/block.h",
-        "    if (Cut::kCluster > 1) arrive_at(shared_.empty[stage], rank_ ^ 1);\n", ""),
+    "a missing arrival: a stage not released to the other CTA": ("sm90/block.h",
+        "    if (Cut::kCluster > 1) mbarrier_arrive_remote(shared_.empty[stage], rank_ ^ 1);\n", ""),
     "a border row too many": ("ragged/ragged_walk.h",
         "lesser(rows - tile.row, +size.rows)", "lesser(rows - tile.row + 1, +size.rows)"),
 }  # fmt: skip
 MORE_MISTAKES = {
     "a stale phase: gathered rows that are copied before their stage is free": ("sm90/copy_gather.h",
-        "        wait_phase(shared_.empty[stages.index], stages.parity ^ 1);\n", ""),
+        "        mbarrier_wait(shared_.empty[stages.index], stages.parity ^ 1);\n", ""),
     "a stale phase: a lane that has not seen that a tile may be overwritten": ("sm90/source_groups.h",
         "      wave_barrier();  // all lanes have seen the end of the phase, before that of the next can follow\n", ""),
     "results stored where they should be added": ("sm90/store.h",
@@ -89,7 +89,7 @@ MORE_MISTAKES = {
         "min(max(parameters_.gather[tile.row + line], 0), parameters_.lhs_rows - 1)",
         "max(parameters_.gather[tile.row + line], 0)"),
     "a stage announced before its gathered rows have come": ("sm90/copy_gather.h",
-        "arrive_after_copies(shared_.full[stages.index]);", "arrive(shared_.full[stages.index]);"),
+        "cp_async_mbarrier_arrive(shared_.full[stages.index]);", "mbarrier_arrive(shared_.full[stages.index]);"),
     "gathered columns behind the end of K": ("sm90/copy_gather.h",
         "const bool exists = column < parameters_.sizes.k;", "const bool exists = column < parameters_.sizes.k + 8;"),
     "a missing arrival: results that wait keep their tile": ("sm90/store_groups.h",
@@ -110,12 +110,12 @@ MORE_MISTAKES = {
     "rows of the next group stored by TMA": ("sm90/store.h",
         "kClipped || to.rows >= 16) {", "kClipped || to.rows >= 15) {"),
     "results overwritten while they are stored": ("sm90/store.h",
-        "    wait_stores_read();  // TMA has read what was staged before\n", ""),
+        "    cp_async_bulk_wait_group_read();  // TMA has read what was staged before\n", ""),
     "columns of both halves from the first array": ("sm90/block.h", "boxes.b[beside || behind]", "boxes.b[behind]"),
     "steps of K of the second array from its end on": ("sm90/block.h",
         "behind ? deep - boxes.split_depth : deep", "deep"),
-    "half of the shared copies to one thread block only": ("sm90/block.h",
-        "copy_box_to(3, to", "copy_box_to(1 << rank_, to"),
+    "half of the shared copies to one CTA only": ("sm90/block.h",
+        "tma_load_multicast(3, to", "tma_load_multicast(1 << rank_, to"),
 }  # fmt: skip
 
 

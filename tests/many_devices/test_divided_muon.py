@@ -13,7 +13,7 @@ from slow_cases import slow_except
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.many_devices import partition as partition_module
-from jax_vbgemm._src.many_devices.divided import Layout
+from jax_vbgemm._src.many_devices.divided import BufferLayout
 from jax_vbgemm._src.many_devices.partition import partition
 from jax_vbgemm._src.matmul.primitive import batched_matmul_p
 
@@ -201,7 +201,7 @@ def test_gradients_inside_shard_map(count, check_vma):
 def test_fewer_bytes_are_sent(counts, gathers):
     """One matrix on two devices: an all-gather of padded shares would send as much as a sum, of four devices more."""
     shares = partition(counts, [1.0] * len(counts), 4)
-    assert Layout(shares, [jnp.zeros((8, 8))] * len(counts)).gathers == gathers
+    assert BufferLayout(shares, [jnp.zeros((8, 8))] * len(counts)).gathers == gathers
 
 
 NUMBERS = {"stack": MuonDimensionNumbers(-2, -1), "grid": MuonDimensionNumbers(-2, -1)}

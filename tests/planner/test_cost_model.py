@@ -16,7 +16,7 @@ from jax_vbgemm._src.planner.auto import PAPERS
 from jax_vbgemm._src.planner.cores import mostly_write
 from jax_vbgemm._src.planner.model import cost_model
 from jax_vbgemm._src.planner.model.tile_families import worth_trying
-from jax_vbgemm._src.problem import Sizes, problems_of
+from jax_vbgemm._src.problem import ProblemSizes, problems_of
 
 from .cases import make, problem_lists
 
@@ -111,7 +111,9 @@ def test_calibrated_blocks_slow_down_with_what_they_share(sharing, aligned):
     row = cost_model._calibration_table("h100")["tf32", *tile.key]
     block, step, shared_block, shared_step = row[:4] if aligned else row[4:]
     size = 64 if aligned else 63  # its rows' length in elements
-    seconds = cost_model.block_seconds(Sizes.of([vb.Problem(64, size, size)]), [tile], catalogue, device, sharing)
+    seconds = cost_model.block_seconds(
+        ProblemSizes.of([vb.Problem(64, size, size)]), [tile], catalogue, device, sharing
+    )
     steps = 2
     expected = max(block + steps * step, sharing * (shared_block + steps * shared_step))
     assert seconds[0, 0] == pytest.approx(expected + device.block_latency)
@@ -170,7 +172,7 @@ def test_streaming_adds_to_computing_on_a_cpu():
 def test_uniform_takes_the_tile_with_the_smallest_makespan(problems):
     for device in ("h100", "cpu"):
         plan = make(vb.Uniform(), problems, device)
-        tiles = worth_trying(plan.catalogue, Sizes.of(plan.problems))
+        tiles = worth_trying(plan.catalogue, ProblemSizes.of(plan.problems))
         best = min(make(vb.Uniform(tile.key), problems, device).predicted_seconds for tile in tiles)
         assert plan.predicted_seconds == best
 
@@ -180,7 +182,7 @@ def test_uniform_takes_the_tile_with_the_smallest_makespan(problems):
 def test_auto_is_never_predicted_slower_than_the_papers_planners(problems):
     for device in ("h100", "mi210", "cpu"):
         plan = make(Auto(), problems, device)
-        if mostly_write(Sizes.of(plan.problems), plan.device):  # there the cost model does not choose
+        if mostly_write(ProblemSizes.of(plan.problems), plan.device):  # there the cost model does not choose
             continue
         papers = [make(planner, problems, device) for planner in (vb.Coordinated(), vb.SortSplit(), vb.LoadBalanced())]
         shortest = min(other.predicted_seconds for other in (*papers, make(vb.Uniform(), problems, device)))
@@ -202,7 +204,7 @@ def test_no_plan_is_predicted_to_take_less_than_the_least(problems, copies, devi
         for planner in (vb.Uniform(), vb.Coordinated(), vb.SortSplit(), vb.LoadBalanced())
     ]
     catalogue = plans[0].catalogue
-    sizes = Sizes.of(plans[0].problems)
+    sizes = ProblemSizes.of(plans[0].problems)
     for plan in plans:
         if plan.num_tiles:
             tiles = [catalogue.by_index[index] for index in sorted(set(plan.runs.tile_id.tolist()))]

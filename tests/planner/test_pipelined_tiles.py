@@ -11,7 +11,7 @@ from jax_vbgemm._src.planner import catalogue_for, device_spec, plan_problems
 from jax_vbgemm._src.planner.model.tile_families import LARGE
 from jax_vbgemm._src.planner.tiles.bands import BAND, in_bands
 from jax_vbgemm._src.planner.tiles.runs import Runs
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 
 H100 = device_spec("h100")
 BFLOAT16 = catalogue_for("bfloat16", H100)
@@ -64,7 +64,7 @@ def test_a_few_small_problems_share_the_launch_of_large_ones():
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 3000), st.integers(1, 3)), min_size=1, max_size=4))
 def test_bands_hold_each_tile_once(sizes):
-    problems = Sizes.of([Problem(m, n, 64, batch=batch) for m, n, batch in sizes])
+    problems = ProblemSizes.of([Problem(m, n, 64, batch=batch) for m, n, batch in sizes])
     tile_id = np.full(len(sizes), TILE.index)
     whole = Runs.whole_problems(problems, tile_id, BFLOAT16, np.arange(len(sizes)))
     banded = in_bands(whole, BFLOAT16)
@@ -77,7 +77,7 @@ def test_bands_hold_each_tile_once(sizes):
 
 
 def test_a_band_goes_down_its_columns():
-    sizes = Sizes.of([Problem(BAND * TILE.m * 2, TILE.n * 3, 64)])
+    sizes = ProblemSizes.of([Problem(BAND * TILE.m * 2, TILE.n * 3, 64)])
     whole = Runs.whole_problems(sizes, np.array([TILE.index]), BFLOAT16, np.array([0]))
     each = in_bands(whole, BFLOAT16).expand(BFLOAT16)
     assert set(each.col[:BAND].tolist()) == {0}

@@ -8,7 +8,7 @@ from jax_vbgemm._src.planner import catalogue_for, device_spec, plan_problems
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.model.tile_families import LONG, worth_trying
 from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored
-from jax_vbgemm._src.problem import Sizes
+from jax_vbgemm._src.problem import ProblemSizes
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
@@ -84,7 +84,7 @@ def test_long_tensor_tiles_are_for_tall_and_skinny_batches_alone():
     tall, ordinary = vb.Problem(20_000, 32, 32), vb.Problem(300, 300, 300)
 
     def long_tiles(problems):
-        return [tile.name for tile in LONG.tiles_of(worth_trying(catalogue, Sizes.of(problems)))]
+        return [tile.name for tile in LONG.tiles_of(worth_trying(catalogue, ProblemSizes.of(problems)))]
 
     assert long_tiles([tall]) == ["mma-128x32"]
     assert long_tiles([vb.Problem(10**6, 32, 32)]) == []  # row tiles on tensor cores only

@@ -16,7 +16,7 @@ from jax_vbgemm._src.planner.search.makespan import Makespan
 from jax_vbgemm._src.planner.tiles.runs import Runs
 from jax_vbgemm._src.planner.tiles.split_k import in_slices
 from jax_vbgemm._src.planner.tiles.symmetric import MOST_TILES, fold, tiles_computed
-from jax_vbgemm._src.problem import Sizes
+from jax_vbgemm._src.problem import ProblemSizes
 
 H100 = device_spec("h100")
 BFLOAT16 = catalogue_for("bfloat16", H100)
@@ -65,11 +65,11 @@ def test_planners_cover_each_element_once(planner, problems, kind):
 def test_any_tile_and_any_split_covers_each_element_once(problems, tile, slices):
     draft = Draft.whole_problems(problems, H100, BFLOAT16, planner="mine", tile_id=np.full(len(problems), tile.index))
     check(draft.build())
-    whole = Runs.whole_problems(Sizes.of(problems), draft.tile_id, BFLOAT16, draft.order)
+    whole = Runs.whole_problems(ProblemSizes.of(problems), draft.tile_id, BFLOAT16, draft.order)
     split = in_slices(whole, np.full(len(whole), slices), np.full(len(whole), 32))
     check(dataclasses.replace(draft, runs=split).build())
     count = np.bincount(draft.runs.problem, draft.runs.count, len(problems))
-    assert (count == tiles_computed(Sizes.of(problems), tile, H100)).all()
+    assert (count == tiles_computed(ProblemSizes.of(problems), tile, H100)).all()
     if (runs := fold(draft.runs, problems, H100, BFLOAT16)) is not draft.runs:
         assert len(runs) == len(draft.runs)  # what is folded stays
 
@@ -77,7 +77,7 @@ def test_any_tile_and_any_split_covers_each_element_once(problems, tile, slices)
 @given(problem_lists, any_tile)
 def test_the_order_of_the_rest_is_kept(problems, tile):
     whole = Runs.whole_problems(
-        Sizes.of(problems), np.full(len(problems), tile.index), BFLOAT16, np.arange(len(problems))
+        ProblemSizes.of(problems), np.full(len(problems), tile.index), BFLOAT16, np.arange(len(problems))
     )
     folded = fold(whole, problems, H100, BFLOAT16).expand(BFLOAT16)
 
@@ -131,7 +131,7 @@ def test_tiles_that_never_fold_are_not_bounded_as_if_they_did():
 
 @given(problem_lists, st.sampled_from(["bfloat16", "float32"]))
 def test_no_plan_is_predicted_to_take_less_than_the_least(problems, kind):
-    sizes, catalogue = Sizes.of(problems), catalogue_for(kind, H100)
+    sizes, catalogue = ProblemSizes.of(problems), catalogue_for(kind, H100)
     for tile in catalogue:
         seconds = vb.Uniform(tile.key)(problems, H100, catalogue).predicted_seconds
         least = least_seconds(sizes, {"one": [tile]}, catalogue, H100)["one"]

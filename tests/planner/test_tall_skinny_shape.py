@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from jax_vbgemm._src.planner import DEVICES
 from jax_vbgemm._src.planner.model.tall_skinny_model import Gpu, t2_threshold, thread_registers
 from jax_vbgemm._src.planner.model.tall_skinny_shape import SKINNY, TALL, Shape, classify, is_tall_skinny, shapes_of
-from jax_vbgemm._src.problem import Sizes
+from jax_vbgemm._src.problem import ProblemSizes
 
 from .cases import problem_lists
 
@@ -81,7 +81,7 @@ def test_what_is_tall_has_one_large_and_one_small_dimension(m, n, k):
 
 @given(problem_lists)
 def test_a_list_is_classified_at_once(problems):
-    shapes = shapes_of(Sizes.of(problems))
+    shapes = shapes_of(ProblemSizes.of(problems))
     assert shapes.shape == (len(problems),)
     assert shapes.tolist() == [int(classify(p.m, p.n, p.k)) for p in problems]
     assert is_tall_skinny(*(np.array([getattr(p, axis) for p in problems]) for axis in "mnk")).dtype == bool

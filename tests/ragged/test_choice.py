@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.ragged.choice import Factors, Program, choose
+from jax_vbgemm._src.ragged.choice import FactorDtypes, LoweredProgram, choose
 from jax_vbgemm._src.ragged.primitive import CALL, OPERANDS, REQUIRED, Ragged, sizes_of
 
 M, K, N, G = 64, 32, 16, 4
@@ -25,8 +25,8 @@ def chosen(device, platform, dtype=jnp.bfloat16, k=K, **options):
     with vb.target(device):
         # The programs of this test run elsewhere, for a device that is named.
         return choose(
-            Program(platform, exported=True),
-            Factors(jnp.dtype(dtype), jnp.dtype(dtype)),
+            LoweredProgram(platform, exported=True),
+            FactorDtypes(jnp.dtype(dtype), jnp.dtype(dtype)),
             [of[name] for name in ragged.names],
             ragged,
         )

@@ -151,24 +151,22 @@ def test_symbolic_rows_go_through_xla():
         assert_close(program.call(lhs, rhs, sizes), jax.jit(f)(lhs, rhs, sizes))
 
 
-@pytest.mark.parametrize("packed", [pytest.param(False, marks=pytest.mark.slow), True], ids=["rows", "packed rows"])
-def test_symbolic_rows_times_matrices_of_different_shapes(packed):
+@pytest.mark.parametrize("flat", [pytest.param(False, marks=pytest.mark.slow), True], ids=["rows", "flat rows"])
+def test_symbolic_rows_times_matrices_of_different_shapes(flat):
     (size,) = export.symbolic_shape("size")
-    Bs = [
-        oracle.random(shape, "float64", i) for i, shape in enumerate([(2, 3), (4, 5)] if packed else [(K, 2), (K, 4)])
-    ]
+    Bs = [oracle.random(shape, "float64", i) for i, shape in enumerate([(2, 3), (4, 5)] if flat else [(K, 2), (K, 4)])]
     sizes = jnp.array([2, 3])
 
     def f(x: Any, Bs: Any) -> Any:
         def loss(x: Any, Bs: Any) -> Any:
-            y = vb.ragged_matmul(x, Bs, sizes, rows=5 if packed else None)
+            y = vb.ragged_matmul(x, Bs, sizes, rows=5 if flat else None)
             return jnp.sum(jnp.sin(y)), y
 
         return jax.value_and_grad(loss, (0, 1), has_aux=True)(x, Bs)
 
-    program = exported(f, jax.ShapeDtypeStruct((size,) if packed else (size, K), jnp.float64), Bs)
-    for count in (9,) if packed else (1, 7):  # of packed rows, some don't exist
-        x = oracle.random((count,) if packed else (count, K), "float64", count)
+    program = exported(f, jax.ShapeDtypeStruct((size,) if flat else (size, K), jnp.float64), Bs)
+    for count in (9,) if flat else (1, 7):  # of flat rows, some don't exist
+        x = oracle.random((count,) if flat else (count, K), "float64", count)
         assert_close(program.call(x, Bs), jax.jit(f)(x, Bs))
 
 

@@ -1,4 +1,4 @@
-"""vb.ragged_matmul: packed rows times weights of different shapes."""
+"""vb.ragged_matmul: flat rows times weights of different shapes."""
 
 import functools
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def matrices(shapes: Sequence[tuple[int, int]], dtype: Any = "float64") -> list[
     return [oracle.random(shape, dtype, seed) for seed, shape in enumerate(shapes)]
 
 
-def packed_rows(shapes: Sequence[tuple[int, int]], rows: int, dtype: Any = "float64") -> jax.Array:
+def flat_rows(shapes: Sequence[tuple[int, int]], rows: int, dtype: Any = "float64") -> jax.Array:
     return oracle.random((rows * max(k for k, _ in shapes),), dtype, 77)
 
 
@@ -52,7 +52,7 @@ SHAPES = [(4, 7), (1, 3), (9, 2), (5, 5)]
 )
 def test_any_shapes_and_sizes_give_the_loop(shapes, rows, data, transpose, implementation):
     sizes = data.draw(st.lists(st.integers(-2, 20), min_size=len(shapes), max_size=len(shapes)))
-    x, Bs = packed_rows(shapes, rows), matrices(shapes)
+    x, Bs = flat_rows(shapes, rows), matrices(shapes)
     stored = [b.T for b in Bs] if transpose else Bs
     options = {"rows": rows, "transpose_b": transpose, "implementation": implementation}
     y = jax.jit(functools.partial(vb.ragged_matmul, **options))(x, stored, jnp.array(sizes))
@@ -65,7 +65,7 @@ def test_any_shapes_and_sizes_give_the_loop(shapes, rows, data, transpose, imple
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_dtypes(dtype, implementation):
     rows, sizes = 30, [8, 0, 13, 9]
-    x, Bs = jax.device_get((packed_rows(SHAPES, rows, dtype), matrices(SHAPES, dtype)))
+    x, Bs = jax.device_get((flat_rows(SHAPES, rows, dtype), matrices(SHAPES, dtype)))
     multiply = jax.jit(functools.partial(vb.ragged_matmul, rows=rows, implementation=implementation))
     y = np.asarray(multiply(x, Bs, np.array(sizes, "int32")))
     assert y.dtype == dtype
@@ -123,7 +123,7 @@ def test_matrices_without_rows_have_a_gradient():
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_nan_stays_in_its_group(implementation):
-    x, Bs = np.array(packed_rows(SHAPES, 20)), [np.array(b) for b in matrices(SHAPES)]
+    x, Bs = np.array(flat_rows(SHAPES, 20)), [np.array(b) for b in matrices(SHAPES)]
     x[20:23] = x[43:] = Bs[1][:] = Bs[2][:] = np.nan
     cotangent = np.ones(20 * 7)
     cotangent[35:44] = cotangent[64:] = np.nan
@@ -141,7 +141,7 @@ def test_nan_stays_in_its_group(implementation):
 def test_infinity_times_the_zeros_of_padding_reaches_nothing(implementation):
     """In rows, matrices and cotangents: the positive numbers give infinity, and any 0 of the padding would give NaN."""
     sizes, rows = [5, 3, 0, 4], 20
-    x, Bs = (jax.tree.map(lambda a: jnp.abs(a) + 1, v) for v in (packed_rows(SHAPES, rows), matrices(SHAPES)))
+    x, Bs = (jax.tree.map(lambda a: jnp.abs(a) + 1, v) for v in (flat_rows(SHAPES, rows), matrices(SHAPES)))
     x, Bs[1] = x.at[2].set(jnp.inf), Bs[1].at[0, 1].set(jnp.inf)
     ct = jnp.ones(rows * 7).at[8].set(jnp.inf).at[50].set(jnp.inf)
 
@@ -160,7 +160,7 @@ def scalar(f: Any) -> Any:
 
 def test_derivatives_of_first_order():
     rows, sizes = 12, [3, 0, 5, 2]
-    x, Bs = packed_rows(SHAPES, rows), matrices(SHAPES)
+    x, Bs = flat_rows(SHAPES, rows), matrices(SHAPES)
 
     def close(ours: Any, theirs: Any) -> None:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), ours, theirs)
@@ -185,7 +185,7 @@ def test_derivatives_of_first_order():
 @pytest.mark.slow
 def test_derivatives_of_second_order():
     sizes = jnp.array([3, 0, 5, 2])
-    x, Bs = packed_rows(SHAPES, 12), matrices(SHAPES)
+    x, Bs = flat_rows(SHAPES, 12), matrices(SHAPES)
 
     def f(x, Bs):
         return jnp.sum(jnp.sin(vb.ragged_matmul(x, Bs, sizes, rows=12)))
@@ -258,7 +258,7 @@ def test_a_tree_of_matrices():
     ("change", "error", "message"),
     [
         ({"x": jnp.ones((5, 4))}, ValueError, r"x is \(5, 4\) but Bs\[0\] is \(3, 2\): inner dimensions 4 and 3"),
-        ({"x": jnp.ones(10)}, ValueError, r"x is packed, \(10,\): rows must be given"),
+        ({"x": jnp.ones(10)}, ValueError, r"x is flat, \(10,\): rows must be given"),
         ({"x": jnp.ones((1, 5, 3))}, ValueError, r"x is \(1, 5, 3\): it must be \(m, k\), or \(size,\)"),
         ({"Bs": [jnp.ones(3)] * 2}, ValueError, r"Bs\[0\] is \(3,\): it must be a matrix"),
         ({"Bs": []}, ValueError, r"Bs has no matrices"),

@@ -69,7 +69,7 @@ inline double flops_of(const Workload& w) {
 }
 inline double gflops(Workload& w, int tile_id, Pool* pool) {
   const PlanData plan = make_plan(w, tile_id, true, false, 0);
-  const Call call = make_call(w, plan);
+  const WorkloadCall call = make_call(w, plan);
   return flops_of(w) / best_seconds([&] { run(call.call, pool); }) / 1e9;
 }
 

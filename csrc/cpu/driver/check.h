@@ -61,12 +61,12 @@ inline bool may_be_too_large(DType dtype, double size) {
 }
 
 // The numbers of an operand, `across` lines along K; each is needed many times, and decoding takes longer than multiplying.
-struct Lines {
+struct OperandNumbers {
   std::vector<Number> values;
   std::vector<double> sizes;  // their absolute values
 
   template <class ElementOf>
-  Lines(DType dtype, const Bytes& bytes, int64_t across, int64_t depth, const ElementOf& element) {
+  OperandNumbers(DType dtype, const Bytes& bytes, int64_t across, int64_t depth, const ElementOf& element) {
     values.reserve(across * depth), sizes.reserve(across * depth);
     for (int64_t line = 0; line < across; ++line) {
       for (int64_t k = 0; k < depth; ++k) {
@@ -85,10 +85,10 @@ inline void check_results(const Workload& w) {
     Bytes outside = w.buffers[p.c.buffer];
     const int64_t k_begin = w.k_ranges[index].first, depth = w.k_ranges[index].second - k_begin;
     for (int64_t batch = 0; batch < p.batch; ++batch) {
-      const Lines rows(w.lhs(), w.buffers[p.a.buffer], p.m, depth,
-                       [&](int64_t i, int64_t k) { return element_of(p.a, p, batch, i, k_begin + k); });
-      const Lines cols(w.rhs(), w.buffers[p.b.buffer], p.n, depth,
-                       [&](int64_t j, int64_t k) { return element_of(p.b, p, batch, k_begin + k, j); });
+      const OperandNumbers rows(w.lhs(), w.buffers[p.a.buffer], p.m, depth,
+                                [&](int64_t i, int64_t k) { return element_of(p.a, p, batch, i, k_begin + k); });
+      const OperandNumbers cols(w.rhs(), w.buffers[p.b.buffer], p.n, depth,
+                                [&](int64_t j, int64_t k) { return element_of(p.b, p, batch, k_begin + k, j); });
       for (int64_t i = 0; i < p.m; ++i) {
         for (int64_t j = 0; j < p.n; ++j) {
           double re = 0, im = 0, re_im = 0, im_re = 0, absolute = 0;
@@ -142,7 +142,7 @@ inline void check_random(Kind kind, DType out_dtype, Pool& pool, bool tall) {
     clear_results(w);
     const PlanData plan =
         make_plan(w, chance(0.5) ? -1 : kNumTiles - 1, chance(0.5), chance(0.5), chance(0.5) ? 0 : static_cast<int>(uniform(1, 4)));
-    Call call = make_call(w, plan);
+    WorkloadCall call = make_call(w, plan);
     call.call.past_caches = chance(0.5);
     run(call.call, chance(0.7) ? &pool : nullptr);
     if (variant == 0) {

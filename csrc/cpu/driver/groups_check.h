@@ -1,4 +1,4 @@
-// Checks random calls of the CPU whose group sizes are data against float64.
+// Checks random ragged products of the CPU against float64.
 #pragma once
 #include "../group_walk.h"
 #include "cpu/driver/pool.h"

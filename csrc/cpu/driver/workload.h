@@ -234,7 +234,7 @@ inline PlanData make_split_plan(const Workload& w, int tile_id, int most) {
       const int k = run.k_begin + std::min(slice * step, depth);
       ReadyTile tile{place, {part_of(p.a, p, run.batch, run.row, k), part_of(p.b, p, run.batch, k, run.col), c}};
       tile.position.depth = std::min(step, run.k_end - k);
-      if (slices > 1) tile.part[2] = {plan.num_sums, shape.n, 1, kAmongSums, 0}, plan.num_sums += shape.m * shape.n;
+      if (slices > 1) tile.part[2] = {plan.num_sums, shape.n, 1, kStoreToWorkspace, 0}, plan.num_sums += shape.m * shape.n;
       blocks.emplace_back();
       const int end = k + tile.position.depth, pieces = chance(0.5) ? static_cast<int>(uniform(1, 4)) : 1;
       for (int piece = 0, at = k; piece < pieces; ++piece) {
@@ -242,7 +242,7 @@ inline PlanData make_split_plan(const Workload& w, int tile_id, int most) {
         ReadyTile part = tile;
         part.position.depth = next - at;
         part.part[0] = part_of(p.a, p, run.batch, run.row, at), part.part[1] = part_of(p.b, p, run.batch, at, run.col);
-        if (piece + 1 < pieces) part.part[2].buffer = kContinued;
+        if (piece + 1 < pieces) part.part[2].buffer = kKeepAccumulators;
         blocks.back().push_back(part), at = next;
       }
     }
@@ -257,14 +257,14 @@ inline PlanData make_split_plan(const Workload& w, int tile_id, int most) {
   return plan;
 }
 
-struct Call {
+struct WorkloadCall {
   CpuCall call;
   std::vector<void*> pointers;
   std::vector<int64_t> elements;
   Bytes sums;
 };
-inline Call make_call(Workload& w, const PlanData& plan) {
-  Call result;
+inline WorkloadCall make_call(Workload& w, const PlanData& plan) {
+  WorkloadCall result;
   for (size_t i = 0; i < w.buffers.size(); ++i) {
     result.pointers.push_back(w.buffers[i].data());
     result.elements.push_back(w.buffers[i].size() / size_of(static_cast<int>(i) < w.num_operands ? w.lhs() : w.out_dtype));

@@ -93,7 +93,7 @@ __device__ inline void keep_in_place(int& x) { asm volatile("" : "+r"(x)::"memor
 __device__ inline void keep_in_place(uint64_t& x) { asm volatile("" : "+l"(x)::"memory"); }
 
 template <class Value>
-__device__ inline Value value_of_lane(Value value, int lane) {
+__device__ inline Value shfl(Value value, int lane) {
   return __shfl_sync(0xffffffffu, value, lane);
 }
 __device__ inline int grid_blocks() { return static_cast<int>(gridDim.x); }
@@ -212,7 +212,7 @@ __device__ inline void store_bytes_if(bool valid, void* global, const void* regi
 }
 
 // Returns for how many lanes of the warp `yes` is true. All lanes of the warp call this together.
-__device__ inline int count_lanes(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
+__device__ inline int popc_ballot(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
 
 // Exchanges values between lanes whose numbers differ in the bit kDistance. All lanes of the warp call this together.
 template <int kDistance, class Value>
@@ -282,7 +282,7 @@ __device__ inline void copy_async(void* shared, const void* global, bool valid) 
 
 // Copies the first `count` of four bytes that lie `stride` bytes apart in global memory to adjacent bytes of shared memory, and makes the
 // others zero. The copy is not asynchronous. `shared` is a multiple of 4.
-__device__ inline void copy_four_bytes(void* shared, const void* global, uint32_t stride, int count) {
+__device__ inline void gather_four_bytes(void* shared, const void* global, uint32_t stride, int count) {
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile(
       "{.reg .pred p, q, r, s; .reg .u64 at, next; .reg .u32 x, y, z, w;\n"
@@ -311,15 +311,15 @@ __device__ inline void wait_copies() {
 
 // Loads four matrices of 8 rows by 16 bytes from shared memory (ldmatrix). Lane 8 i + r gives the address of row r of matrix i; register i
 // receives word t of row g.
-__device__ inline void load_matrices(const void* row, uint32_t (&to)[4]) {
+__device__ inline void ldmatrix_x4(const void* row, uint32_t (&to)[4]) {
   const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(from)
                : "memory");
 }
-// As load_matrices, but transposed by 2-byte elements: register i receives the elements of column g in rows 2t and 2t + 1.
-__device__ inline void load_matrices_transposed(const void* row, uint32_t (&to)[4]) {
+// As ldmatrix_x4, but transposed by 2-byte elements: register i receives the elements of column g in rows 2t and 2t + 1.
+__device__ inline void ldmatrix_x4_trans(const void* row, uint32_t (&to)[4]) {
   const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -399,21 +399,21 @@ __device__ inline uint32_t narrow_float8(float first, float second) {
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                       \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                                   \
   }
-VBGEMM_DEFINE_PRODUCT(multiply_tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")
-VBGEMM_DEFINE_PRODUCT(multiply_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
-VBGEMM_DEFINE_PRODUCT(multiply_float16, "m16n8k16.row.col.f32.f16.f16.f32")
+VBGEMM_DEFINE_PRODUCT(mma_tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")
+VBGEMM_DEFINE_PRODUCT(mma_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
+VBGEMM_DEFINE_PRODUCT(mma_float16, "m16n8k16.row.col.f32.f16.f16.f32")
 #undef VBGEMM_DEFINE_PRODUCT
 
 // A product of 16 x 8 x 32. A register holds four numbers that are adjacent along K, as of two-byte elements it holds two. The sums wrap
 // around on overflow.
-__device__ inline void multiply_int8(const uint32_t (&a)[4], const uint32_t (&b)[2], uint32_t (&c)[4]) {
+__device__ inline void mma_int8(const uint32_t (&a)[4], const uint32_t (&b)[2], uint32_t (&c)[4]) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // A product of 16 x 8 x 8, in one instruction where the architecture has one.
-__device__ inline void multiply_float64(const double (&a)[4], const double (&b)[2], double (&c)[4]) {
+__device__ inline void mma_float64(const double (&a)[4], const double (&b)[2], double (&c)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])

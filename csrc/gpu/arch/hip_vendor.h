@@ -87,7 +87,7 @@ __device__ inline void wave_barrier() {
 }
 
 // Returns for how many lanes of the wave `yes` is true. All lanes of the wave call this together.
-__device__ inline int count_lanes(bool yes) { return __builtin_popcountll(__builtin_amdgcn_ballot_w64(yes)); }
+__device__ inline int popc_ballot(bool yes) { return __builtin_popcountll(__builtin_amdgcn_ballot_w64(yes)); }
 
 // Exchanges values between lanes whose numbers differ in the bit kDistance. All lanes of the wave call this together.
 template <int kDistance, class Value>

@@ -80,13 +80,13 @@ class Check {
   }
 
   // How tiles are arranged in runs and blocks.
-  struct Layout {
+  struct Arrangement {
     bool ready = false;    // ready tiles in place of runs
     bool several = false;  // several tiles in a block
   };
 
   template <class OneTrial>
-  void run(OneTrial& trial, Layout layout) {
+  void run(OneTrial& trial, Arrangement layout) {
     if (layout.several) {
       trial.lay_out(layout.ready, [&trial] { return trial.between(1, 5); });
     } else {
@@ -98,7 +98,7 @@ class Check {
   }
 
   template <class OneTrial>
-  void finish(const std::string& name, OneTrial& trial, Layout layout) {
+  void finish(const std::string& name, OneTrial& trial, Arrangement layout) {
     run(trial, layout);
     report(name, trial.plan().problems.size(), trial.faults(trial.results()));
   }
@@ -139,7 +139,7 @@ class Check {
 
   // Problems of all sizes, some of them divided into two bands of rows with different tiles.
   template <class Types, class Out = typename Types::Own>
-  void mixed(const std::string& what, int group, Layout layout, bool epilogues = false) {
+  void mixed(const std::string& what, int group, Arrangement layout, bool epilogues = false) {
     TrialOf<Types, Out> trial(kind_, seed(group), margin_);
     const std::vector<int> rows = tiles();
     // In the emulation, more thread blocks than a launch may have; where the check is to be small, of runs and of ready tiles once each.
@@ -327,13 +327,13 @@ class Check {
       std::printf("skip float32 offsets beyond 2^31: %zu bytes of memory are free\n", available);
       return;
     }
-    struct Chosen {
+    struct KindAndTile {
       Kind kind;
       const char* tile;
     };
     DeviceMemory sparse(kFarApartBytes);
     for (const auto& [kind, tile] :
-         {Chosen{Kind::f32, "medium"}, {Kind::f32, "rows-256x40"}, {Kind::f32, "deep-8x8"}, {Kind::tf32, "mma-64x64"}}) {
+         {KindAndTile{Kind::f32, "medium"}, {Kind::f32, "rows-256x40"}, {Kind::f32, "deep-8x8"}, {Kind::tf32, "mma-64x64"}}) {
       const int faults = far_apart_faults(kind, find_tile(tile, 128, kind), sparse, stream_, seed(11), margin_);
       report(std::string("float32 offsets beyond 2^31 elements, ") + tile, 1, faults);
     }

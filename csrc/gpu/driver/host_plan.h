@@ -112,7 +112,7 @@ inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int sli
   const int rows = std::min(p.m - row, static_cast<int>(shape.m)), cols = std::min(p.n - col, static_cast<int>(shape.n));
   const int begin = box.slice_begin(slice), depth = box.slice_begin(slice + 1) - begin;
   const bool split = box.slices > 1;
-  Part c = split ? Part{sums + static_cast<int64_t>(slice) * shape.m * shape.n, shape.n, 1, kAmongSums, 0} : part(p.c, row, col);
+  Part c = split ? Part{sums + static_cast<int64_t>(slice) * shape.m * shape.n, shape.n, 1, kStoreToWorkspace, 0} : part(p.c, row, col);
   c.mirrored = box.mirrored && !split;
   return {{box.tile_id, rows, cols, depth, box.problem, batch, row, col}, {part(p.a, row, begin), part(p.b, begin, col), c}};
 }

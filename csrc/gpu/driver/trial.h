@@ -53,7 +53,7 @@ class Trial : public RandomCall<T, Out, Right> {
     return Base::template elements<E>(x);
   }
 
-  // Counts faults of the results: elements that are not as promised, and writes elsewhere.
+  // Counts faults of the results: wrong elements, and writes outside of the results.
   int faults(Results results) const {
     int faults = 0;
     for (const Box& box : boxes_) {

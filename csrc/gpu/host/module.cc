@@ -31,5 +31,5 @@ NB_MODULE(_cuda, m) {
   m.def("quantize_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_quantize)); }, "The XLA FFI handler that quantizes.");
   m.def(
       "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_ragged)); },
-      "The XLA FFI handler of products over rows in groups whose sizes are data.");
+      "The XLA FFI handler of ragged products (rows in groups of runtime sizes).");
 }

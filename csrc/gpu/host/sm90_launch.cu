@@ -14,23 +14,23 @@ namespace {
 
 struct Pipelined {
   Kind kind;
-  bool contracts, across_a, across_b;
+  bool contracts, mn_major_a, mn_major_b;
   int cols, cluster;
   bool gathers;
   const void* address;
   int shared_bytes;
 };
 
-#define VBGEMM_COMPILED(name, kind, contracts, across_a, across_b, cols, cluster, gathers) \
-  {Kind::kind,                                                                             \
-   contracts,                                                                              \
-   across_a,                                                                               \
-   across_b,                                                                               \
-   cols,                                                                                   \
-   cluster,                                                                                \
-   gathers,                                                                                \
-   reinterpret_cast<const void*>(name),                                                    \
-   pipeline_shared_bytes<GroupSource<GroupCut<Kind::kind, contracts, across_a, across_b, cols, cluster, gathers>>::Shared>()},
+#define VBGEMM_COMPILED(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers) \
+  {Kind::kind,                                                                                 \
+   contracts,                                                                                  \
+   mn_major_a,                                                                                 \
+   mn_major_b,                                                                                 \
+   cols,                                                                                       \
+   cluster,                                                                                    \
+   gathers,                                                                                    \
+   reinterpret_cast<const void*>(name),                                                        \
+   pipeline_shared_bytes<GroupSource<GroupCut<Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>::Shared>()},
 const Pipelined kPipelined[] = {
     VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16) VBGEMM_EVERY_TRANSPOSED_KERNEL(
         VBGEMM_COMPILED, tf32) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e4m3)
@@ -61,9 +61,9 @@ const Pipelined* find_pipelined(const RaggedCall& call) {
   const RaggedShapeInfo& shape = info_of(call.plan.shape);
   const bool gathers = call.gather.data;
   for (const Pipelined& one : kPipelined) {
-    const bool across_a = call.contraction && !call.transpose_rhs;
-    if (one.kind == call.kind && one.contracts == call.contraction && one.across_a == across_a && one.across_b == !call.transpose_rhs &&
-        one.cols == shape.columns && one.cluster == shape.cluster && one.gathers == gathers) {
+    const bool mn_major_a = call.contraction && !call.transpose_rhs;
+    if (one.kind == call.kind && one.contracts == call.contraction && one.mn_major_a == mn_major_a &&
+        one.mn_major_b == !call.transpose_rhs && one.cols == shape.columns && one.cluster == shape.cluster && one.gathers == gathers) {
       return &one;
     }
   }

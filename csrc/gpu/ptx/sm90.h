@@ -24,40 +24,40 @@ inline constexpr bool kWarpgroupProducts = false;  // nothing below is called th
 
 __device__ inline uint32_t shared_address(const void* shared) { return static_cast<uint32_t>(__cvta_generic_to_shared(shared)); }
 
-// An mbarrier in shared memory. A phase ends when as many arrivals as the barrier was initialized for have come, and all announced bytes.
-struct alignas(8) SharedBarrier {
+// An mbarrier in shared memory. A phase completes when both its pending arrivals and its expected transaction bytes are zero.
+struct alignas(8) Mbarrier {
   uint64_t bits;
 };
 
-__device__ inline void init_barrier(SharedBarrier& barrier, int arrivals) {
+__device__ inline void mbarrier_init(Mbarrier& barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
 }
-// Makes barriers that this thread has initialized visible to the cluster and to TMA, before the cluster's next barrier.
-__device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+// Makes barriers that this thread has initialized visible to the cluster and to TMA. A barrier of the cluster must follow.
+__device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-__device__ inline void arrive(SharedBarrier& barrier) {
+__device__ inline void mbarrier_arrive(Mbarrier& barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }
-// Arrives when all copies that this thread has started by copy_async have landed.
-__device__ inline void arrive_after_copies(SharedBarrier& barrier) {
+// Arrives once all copies that this thread has started by copy_async have completed. The barrier's count includes this arrival (.noinc).
+__device__ inline void cp_async_mbarrier_arrive(Mbarrier& barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }
-// Arrives, and announces bytes that copies will complete in the same phase.
-__device__ inline void arrive_expecting(SharedBarrier& barrier, int bytes) {
+// Arrives, and adds `bytes` to what copies must complete in the same phase.
+__device__ inline void mbarrier_arrive_expect_tx(Mbarrier& barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes) : "memory");
 }
-// Arrives at the barrier at the same place in the shared memory of another thread block of the cluster. The instruction has no scope: with
-// cluster scope it becomes a fence of all memory, which takes longer than the products of a K step (docs/design/ragged.md).
-__device__ inline void arrive_at(SharedBarrier& barrier, int block) {
+// Arrives at the same barrier of another CTA of the cluster. The instruction has no scope: with cluster scope it becomes a fence of all
+// memory, which takes longer than the products of a K step (docs/design/ragged.md).
+__device__ inline void mbarrier_arrive_remote(Mbarrier& barrier, int cta) {
   asm volatile("{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [remote];}" ::"r"(
                    shared_address(&barrier)),
-               "r"(block)
+               "r"(cta)
                : "memory");
 }
 
-// Waits until the phase with this parity has ended. If VBGEMM_DEADLINE is defined, as a number of clock cycles, a longer wait ends the
+// Waits until the phase with this parity has completed. If VBGEMM_DEADLINE is defined, as a number of clock cycles, a longer wait ends the
 // kernel with an error: an aid for the development of pipelines.
-__device__ inline void wait_phase(SharedBarrier& barrier, uint32_t parity) {
+__device__ inline void mbarrier_wait(Mbarrier& barrier, uint32_t parity) {
   const uint32_t address = shared_address(&barrier);
 #ifdef VBGEMM_DEADLINE
   const long long begin = clock64();
@@ -78,55 +78,56 @@ __device__ inline void wait_phase(SharedBarrier& barrier, uint32_t parity) {
   }
 }
 
-// Writes a number into another thread block's shared memory; it counts as 4 of the bytes that the barrier there expects.
-__device__ inline void send(uint32_t* to, int block, uint32_t value, SharedBarrier& barrier) {
+// Writes a number into another CTA's shared memory. It completes 4 of the bytes that the barrier there expects.
+__device__ inline void st_async(uint32_t* to, int cta, uint32_t value, Mbarrier& barrier) {
   asm volatile(
       "{.reg .b32 place, full; mapa.shared::cluster.u32 place, %0, %1; mapa.shared::cluster.u32 full, %2, %1;"
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [place], %3, [full];}" ::"r"(shared_address(to)),
-      "r"(block), "r"(shared_address(&barrier)), "r"(value)
+      "r"(cta), "r"(shared_address(&barrier)), "r"(value)
       : "memory");
 }
 
 // Copies a box of a tensor to shared memory; elements outside the tensor become zero. One thread calls this.
-__device__ inline void copy_box(void* shared, const CUtensorMap& map, int x, int y, int z, SharedBarrier& barrier) {
+__device__ inline void tma_load(void* shared, const CUtensorMap& map, int x, int y, int z, Mbarrier& barrier) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
                    shared_address(shared)),
                "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier))
                : "memory");
 }
-// As copy_box, by multicast: to the same place, and completing the same barrier, in each thread block of the cluster whose bit is set.
-__device__ inline void copy_box_to(uint16_t blocks, void* shared, const CUtensorMap& map, int x, int y, int z, SharedBarrier& barrier) {
+// As tma_load, by multicast: to the same place, and completing the same barrier, in each CTA of the cluster whose bit is set in the mask.
+__device__ inline void tma_load_multicast(uint16_t cta_mask, void* shared, const CUtensorMap& map, int x, int y, int z, Mbarrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], "
       "%6;" ::"r"(shared_address(shared)),
-      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier)), "h"(blocks)
+      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier)), "h"(cta_mask)
       : "memory");
 }
 // Copies a box from shared memory to a tensor, except for elements outside the tensor. The copy joins the group that the next
-// commit_stores() closes. Threads that wrote the box must first have made their writes visible to TMA (fence_async_proxy()).
-__device__ inline void store_box(const CUtensorMap& map, int x, int y, int z, const void* shared) {
+// cp_async_bulk_commit_group() commits. Threads that wrote the box must first have made their writes visible to TMA (fence_proxy_async()).
+__device__ inline void tma_store(const CUtensorMap& map, int x, int y, int z, const void* shared) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(x), "r"(y), "r"(z),
                "r"(shared_address(shared))
                : "memory");
 }
-// As store_box, but adds the box, of float32, to the tensor's elements.
-__device__ inline void add_box(const CUtensorMap& map, int x, int y, int z, const void* shared) {
+// As tma_store, but adds the box, of float32, to the tensor's elements.
+__device__ inline void tma_reduce_add(const CUtensorMap& map, int x, int y, int z, const void* shared) {
   asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(x), "r"(y),
                "r"(z), "r"(shared_address(shared))
                : "memory");
 }
-__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Waits until TMA has read this thread's stores from shared memory (below: until the stores have completed), except for those of the newest
-// `kNewest` groups.
+__device__ inline void cp_async_bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until at most this thread's newest `kNewest` groups of stores have yet to be read from shared memory. Below: until all have
+// completed.
 template <int kNewest = 0>
-__device__ inline void wait_stores_read() {
+__device__ inline void cp_async_bulk_wait_group_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kNewest) : "memory");
 }
-__device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+__device__ inline void cp_async_bulk_wait_group() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// Writes maps from shared to global memory, for copies by threads of this block that meet this warp afterwards. The whole warp calls this.
+// Copies tensor maps from shared to global memory, for TMA copies by threads of this CTA that synchronize with this warp afterwards. The
+// whole warp calls this.
 template <int kMaps>
-__device__ inline void publish_maps(CUtensorMap* to, const CUtensorMap* maps) {
+__device__ inline void publish_tensormaps(CUtensorMap* to, const CUtensorMap* maps) {
   constexpr int kVectors = kMaps * sizeof(CUtensorMap) / sizeof(uint4);
   static_assert(kVectors <= 32);
   const int lane = threadIdx.x % 32;
@@ -136,40 +137,40 @@ __device__ inline void publish_maps(CUtensorMap* to, const CUtensorMap* maps) {
   if (lane < kMaps) asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(to + lane) : "memory");
   __syncwarp();
 }
-// Replaces a map's address, size and distance of lines; the map is in shared memory. PTX ISA, "tensormap.replace".
-__device__ inline void replace_tensor(const CUtensorMap& map, const void* data, int items, int lines, int64_t line_bytes) {
+// Replaces the address, size and line stride of a tensor map in shared memory. PTX ISA, "tensormap.replace".
+__device__ inline void tensormap_replace(const CUtensorMap& map, const void* data, int items, int lines, int64_t line_bytes) {
   const uint32_t at = shared_address(&map);
   asm volatile("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;" ::"r"(at), "l"(data) : "memory");
   asm volatile("tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 0, %1;" ::"r"(at), "r"(items) : "memory");
   asm volatile("tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 1, %1;" ::"r"(at), "r"(lines) : "memory");
   asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %1;" ::"r"(at), "l"(line_bytes) : "memory");
 }
-__device__ inline void prefetch_map(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+__device__ inline void prefetch_tensormap(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-__device__ inline int cluster_rank() {
+__device__ inline int cluster_ctarank() {
   int rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
 // A barrier of all threads of the cluster.
-__device__ inline void cluster_barrier() {
+__device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// A barrier of `threads` threads, which name it by a number from 1 to 15.
-__device__ inline void named_barrier(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
+// The named barrier `number` (1 to 15; 0 is that of block_barrier), for `threads` threads.
+__device__ inline void bar_sync(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
 
 template <int kRegisters>
-__device__ inline void shrink_registers() {
+__device__ inline void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ inline void grow_registers() {
+__device__ inline void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// The counterpart of load_matrices (stmatrix): stores four matrices of 8 rows by 16 bytes to shared memory. Lane 8 i + r gives the address
+// The counterpart of ldmatrix_x4: stores four matrices of 8 rows by 16 bytes to shared memory. Lane 8 i + r gives the address
 // of row r of matrix i.
-__device__ inline void store_matrices(void* row, const uint32_t (&from)[4]) {
+__device__ inline void stmatrix_x4(void* row, const uint32_t (&from)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(from[0]), "r"(from[1]),
                "r"(from[2]), "r"(from[3])
                : "memory");
@@ -203,17 +204,16 @@ __device__ inline MatrixDescriptor matrix_descriptor(const void* first, int next
 }
 __device__ inline MatrixDescriptor moved(MatrixDescriptor matrix, int bytes) { return {matrix.descriptor + (bytes >> 4)}; }
 
-// Makes this thread's writes to shared memory visible to the tensor cores (and to TMA) from the thread block's next barrier on.
-__device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// To be called before the first of a series of products, of which other instructions may have touched the sums or A's registers.
-__device__ inline void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits for the products committed so far, except for those of the newest `kNewest` groups.
+// Makes this thread's writes to shared memory visible to the async proxy (the tensor cores and TMA) from the CTA's next barrier on.
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Required before the first wgmma of a group if other instructions wrote the accumulators or A's registers.
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits until at most the newest `kNewest` groups are pending.
 template <int kNewest>
-__device__ inline void warpgroup_wait() {
+__device__ inline void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kNewest) : "memory");
 }
-__device__ inline void warpgroup_wait_all() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
 #define VBGEMM_SUM(i) "+f"(sums[i][0]), "+f"(sums[i][1]), "+f"(sums[i][2]), "+f"(sums[i][3])
 #define VBGEMM_SUMS(i) VBGEMM_SUM(i), VBGEMM_SUM(i + 1), VBGEMM_SUM(i + 2), VBGEMM_SUM(i + 3)
@@ -231,16 +231,16 @@ __device__ inline void warpgroup_wait_all() { asm volatile("wgmma.wait_group.syn
 #define VBGEMM_WARPGROUP_PRODUCT(shape_and_types, sums, factors, adds) \
   "{.reg .pred add; setp.ne.b32 add, " adds ", 0; wgmma.mma_async.sync.aligned." shape_and_types " {" sums "}, " factors ";}"
 
-// sums += A B for 64 x 128 sums and 16 steps of K. kAcrossA: A is contiguous along its rows' dimension (M), not along K; kAcrossB: B is
-// contiguous along N. Wave w of the four has rows 16 w to 16 w + 15, and sums[j] has columns 8 j to 8 j + 7, distributed over the lanes as
-// in multiply_bfloat16.
-template <Kind kKind, bool kAcrossA, bool kAcrossB>
-__device__ inline void multiply_warpgroup(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4]) {
+// sums += A B for 64 x 128 sums and 16 steps of K. kMnMajorA: A is contiguous along M, not along K; kMnMajorB: B is contiguous along
+// N. Warp w of the four has rows 16 w to 16 w + 15, and sums[j] has columns 8 j to 8 j + 7, distributed over the lanes as
+// in mma_bfloat16.
+template <Kind kKind, bool kMnMajorA, bool kMnMajorB>
+__device__ inline void wgmma(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4]) {
   static_assert(kKind == Kind::bf16 || kKind == Kind::f16);
 #define VBGEMM_16_BIT_PRODUCT(shape_and_types)                                                                 \
   asm volatile(VBGEMM_WARPGROUP_PRODUCT(shape_and_types, VBGEMM_64_SUMS, "%64, %65, add, 1, 1, %66, %67", "1") \
                : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12)                               \
-               : "l"(a.descriptor), "l"(b.descriptor), "n"(kAcrossA), "n"(kAcrossB))
+               : "l"(a.descriptor), "l"(b.descriptor), "n"(kMnMajorA), "n"(kMnMajorB))
   if constexpr (kKind == Kind::bf16) {
     VBGEMM_16_BIT_PRODUCT("m64n128k16.f32.bf16.bf16");
   } else {
@@ -250,12 +250,12 @@ __device__ inline void multiply_warpgroup(MatrixDescriptor a, MatrixDescriptor b
 }
 
 // As above, for 64 x 128 or 64 x 256 sums. If `adds` is false, the previous values of the sums are ignored.
-template <Kind kKind, bool kAcrossA, bool kAcrossB, int kBlocks>
-__device__ inline void multiply_warpgroup(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds) {
+template <Kind kKind, bool kMnMajorA, bool kMnMajorB, int kBlocks>
+__device__ inline void wgmma(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds) {
   static_assert(kKind == Kind::bf16 || kKind == Kind::f16);
   static_assert(kBlocks == 16 || kBlocks == 32);
   const int add = adds;
-#define VBGEMM_FACTORS "l"(a.descriptor), "l"(b.descriptor), "n"(kAcrossA), "n"(kAcrossB), "r"(add)
+#define VBGEMM_FACTORS "l"(a.descriptor), "l"(b.descriptor), "n"(kMnMajorA), "n"(kMnMajorB), "r"(add)
 #define VBGEMM_16_BIT_PRODUCT(types)                                                                                                   \
   if constexpr (kBlocks == 16) {                                                                                                       \
     asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n128k16." types, VBGEMM_64_SUMS, "%64, %65, add, 1, 1, %66, %67", "%68")                 \
@@ -276,9 +276,9 @@ __device__ inline void multiply_warpgroup(MatrixDescriptor a, MatrixDescriptor b
 #undef VBGEMM_FACTORS
 }
 
-// As above, for 64 x 128 sums of 32 steps of K of 8-bit floats, which are contiguous along K.
+// As above, for 64 x 128 sums of 32 steps of K of 8-bit floats, which are K-major.
 template <Kind kKind>
-__device__ inline void multiply_warpgroup_bytes(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4], bool adds) {
+__device__ inline void wgmma_fp8(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4], bool adds) {
   const int add = adds;
 #define VBGEMM_BYTE_PRODUCT(types)                                                                         \
   asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n128k32." types, VBGEMM_64_SUMS, "%64, %65, add, 1, 1", "%66") \
@@ -297,10 +297,10 @@ __device__ inline void multiply_warpgroup_bytes(MatrixDescriptor a, MatrixDescri
 #undef VBGEMM_BYTE_PRODUCT
 }
 
-// The TF32 product, with 8 steps of K. A comes from registers, where each warp has 16 rows as in multiply_tf32; B is contiguous along K in
+// The TF32 product, with 8 steps of K. A comes from registers, where each warp has 16 rows as in mma_tf32; B is contiguous along K in
 // shared memory. The tensor cores ignore the last 13 bits of each element. If `adds` is false, the previous values of the sums are ignored.
 template <int kBlocks>
-__device__ inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds = true) {
+__device__ inline void wgmma_tf32(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds = true) {
   const int add = adds;
   static_assert(kBlocks == 4 || kBlocks == 8 || kBlocks == 16 || kBlocks == 32);
   if constexpr (kBlocks == 4) {

@@ -1,5 +1,5 @@
-// Which tile of a ragged product a cluster of thread blocks computes next. Each cluster walks the group sizes once, from the first group to
-// the last, and finds its units of work on the way. So no table of tiles has to be built, and no thread block waits for another one.
+// Which tile of a ragged product a cluster of CTAs computes next. Each cluster walks the group sizes once, from the first group to
+// the last, and finds its units of work on the way. So no table of tiles has to be built, and no CTA waits for another one.
 #pragma once
 #include <cstdint>
 
@@ -31,7 +31,7 @@ struct RaggedSizes {
   __device__ int columns() const { return gated ? 2 * n : n; }  // of the product
 };
 
-// The tile of one thread block. `SharedOperand` says what the two thread blocks of a cluster share: the tile's columns of B, while each has
+// The tile of one CTA. `SharedOperand` says what the two CTAs of a cluster share: the tile's columns of B, while each has
 // rows of its own, or the tile's rows of A.
 enum class SharedOperand : int32_t { none, b, a };
 struct RaggedTile {
@@ -39,7 +39,7 @@ struct RaggedTile {
   // Where the tile begins in the result. In rows mode `row` counts from the first group's first row, in contraction mode from the first row
   // of the matrix.
   int32_t row, col;
-  // The tile's extent in the result; `cols` may exceed the tile's width. If it is empty, this thread block computes nothing, but may have
+  // The tile's extent in the result; `cols` may exceed the tile's width. If it is empty, this CTA computes nothing, but may have
   // to copy for the other one of its cluster.
   int32_t rows, cols;
   int32_t first, depth;  // the range of K; depth 0: the tile is zero; depth below 0: there is no further work
@@ -58,7 +58,7 @@ struct TileSize {
   int rows, cols;
 };
 
-// Work is counted in units. A unit is what a cluster does at a time: one tile for each of its thread blocks. If the number of tile rows is
+// Work is counted in units. A unit is what a cluster does at a time: one tile for each of its CTAs. If the number of tile rows is
 // odd, a cluster of two takes the last tile row in pairs of columns. Size: one of the two above.
 template <class Size, int kCluster>
 struct RaggedUnits {
@@ -77,7 +77,7 @@ struct RaggedUnits {
     return down / 2 * cols + down % 2 * ((cols + 1) / 2);
   }
 
-  // Sets the tile's first row and column within a group of `rows` rows. `rank` is the thread block's rank in its cluster.
+  // Sets the tile's first row and column within a group of `rows` rows. `rank` is the CTA's rank in its cluster.
   __device__ void place(int rows, int unit, int rank, RaggedTile& tile) const {
     const int down = (rows + size.rows - 1) / size.rows, pairs = down / kCluster;
     int row, col;
@@ -107,7 +107,7 @@ class RaggedWalk {
     take_chunk();
   }
 
-  // Finds this thread block's tile of a unit, which must not be smaller than the unit of the previous call. Exactly one lane writes the
+  // Finds this CTA's tile of a unit, which must not be smaller than the unit of the previous call. Exactly one lane writes the
   // tile to `to` and returns true. Every lane of the warp must call this.
   __device__ bool find(int unit, RaggedTile& to) {
     while (unit >= chunk_units_ && chunk_ + kChunk < sizes_.num_sizes) {
@@ -126,7 +126,7 @@ class RaggedWalk {
     for (int i = 0; i < kEach; ++i) {
       const int group = chunk_ + lane_ * kEach + i, count = units_of(group, size_[i]);
       if (unit < before + count) {
-        write(group, row, size_[i], unit - before, to);
+        write_tile(group, row, size_[i], unit - before, to);
         return true;
       }
       row += size_[i];
@@ -217,7 +217,7 @@ class RaggedWalk {
     return static_cast<int64_t>(high) * (int64_t{1} << 32) + static_cast<uint32_t>(low);
   }
 
-  __device__ void write(int group, int row, int size, int unit, RaggedTile& to) const {
+  __device__ void write_tile(int group, int row, int size, int unit, RaggedTile& to) const {
     RaggedTile tile;
     units_.place(sizes_.contraction ? sizes_.k : size, unit, rank_, tile);
     set_columns(tile);

@@ -17,7 +17,7 @@
 //   kPartialStages  products end at a tile's last step of K, behind which a stage may hold anything: clear_lines() has cleared its chunk
 //   scales(tile, warp, lane)  the StageScales of a consumer thread, of 8-bit operands
 //   boxes(tile)     the boxes of the operands that TMA copies, by value, so that the tile need not be kept for it
-//   with_layout(tile, multiply)  calls multiply(across_a, across_b): whether A and B are contiguous across K, as compile-time constants
+//   with_layout(tile, multiply)  calls multiply(mn_major_a, mn_major_b): whether A and B are MN-major, as compile-time constants
 #pragma once
 #include <type_traits>
 
@@ -52,19 +52,19 @@ class PipelinedBlock {
   using Shared = typename Source::Shared;
 
   __device__ PipelinedBlock(const Parameters& parameters, Shared& shared)
-      : parameters_(parameters), shared_(shared), rank_(Cut::kCluster > 1 ? cluster_rank() : 0), source_(parameters, shared, rank_) {}
+      : parameters_(parameters), shared_(shared), rank_(Cut::kCluster > 1 ? cluster_ctarank() : 0), source_(parameters, shared, rank_) {}
 
   __device__ void run() {
-    const int warp = value_of_lane(thread_index() / 32, 0), lane = thread_index() % 32;
+    const int warp = shfl(thread_index() / 32, 0), lane = thread_index() % 32;
     source_.prefetch();
     if (thread_index() == 0) init_barriers();
     if constexpr (Cut::kCluster > 1) {
-      cluster_barrier();
+      cluster_sync();
     } else {
       block_barrier();
     }
     if (warp < 4) {
-      shrink_registers<40>();
+      setmaxnreg_dec<40>();
       if (warp > 0 || !Source::kFindsEarly) await_previous_kernel();
       if (warp == 0) {
         source_.find_tiles(lane);
@@ -74,29 +74,29 @@ class PipelinedBlock {
         Copier(parameters_, shared_, thread_index() - 64).run();
       }
     } else {
-      grow_registers<232>();
+      setmaxnreg_inc<232>();
       await_previous_kernel();
       multiply_tiles(warp - 4, lane);
     }
     // A CTA must not end while the other one of its cluster still copies to it or arrives at its barriers.
     if constexpr (Cut::kCluster > 1) {
       wave_barrier();
-      cluster_barrier();
+      cluster_sync();
     }
   }
 
  private:
   __device__ void init_barriers() const {
     for (int i = 0; i < Cut::kStages; ++i) {
-      init_barrier(shared_.full[i], 1 + Copier::kArrivals);
-      init_barrier(shared_.empty[i], Cut::kCluster * Cut::kMultiplyingWarps);
+      mbarrier_init(shared_.full[i], 1 + Copier::kArrivals);
+      mbarrier_init(shared_.empty[i], Cut::kCluster * Cut::kMultiplyingWarps);
     }
     for (int i = 0; i < Cut::kTiles; ++i) {
-      init_barrier(shared_.tile_full[i], 1);
-      init_barrier(shared_.tile_empty[i], 1 + Copier::kWarps + Cut::kMultiplyingWarps);
+      mbarrier_init(shared_.tile_full[i], 1);
+      mbarrier_init(shared_.tile_empty[i], 1 + Copier::kWarps + Cut::kMultiplyingWarps);
     }
     source_.init_barriers();
-    fence_barrier_init();
+    fence_mbarrier_init();
   }
 
   // The producer of what TMA copies: one lane, or a warp of which one lane copies, if it has to meet the copier.
@@ -106,7 +106,7 @@ class PipelinedBlock {
       const int cluster_depth = tile.cluster_depth();
       if constexpr (Copier::kCopiesAlone) wave_barrier();  // all lanes have read the tile
       if (lane == 0) {
-        arrive(shared_.tile_empty[place]);
+        mbarrier_arrive(shared_.tile_empty[place]);
         copy_boxes(boxes, cluster_depth, stages);
       }
       if constexpr (Copier::kCopiesAlone) {
@@ -119,21 +119,21 @@ class PipelinedBlock {
   __device__ void copy_boxes(const TileBoxes& boxes, int cluster_depth, Stages& stages) const {
     for (int k = 0; k < cluster_depth; k += Cut::kDepth, stages.advance()) {
       if (!boxes.by_tma) continue;
-      wait_phase(shared_.empty[stages.index], stages.parity ^ 1);
-      SharedBarrier& full = shared_.full[stages.index];
+      mbarrier_wait(shared_.empty[stages.index], stages.parity ^ 1);
+      Mbarrier& full = shared_.full[stages.index];
       if (!VBGEMM_PIPELINE_COPIES || (!Source::kEqualDepths && k >= boxes.depth)) {
-        arrive(full);
+        mbarrier_arrive(full);
         continue;
       }
       unsigned char* const stage = shared_.stage[stages.index];
-      arrive_expecting(full, (boxes.boxes_a + boxes.halves * boxes.boxes_b) * Cut::kBoxBytes);
+      mbarrier_arrive_expect_tx(full, (boxes.boxes_a + boxes.halves * boxes.boxes_b) * Cut::kBoxBytes);
       const int deep = boxes.first + k;
       const bool behind = deep >= boxes.split_depth;
       const int deep_of_b = behind ? deep - boxes.split_depth : deep;
       for (int box = 0; box < boxes.boxes_a; ++box) {
         const int along = boxes.row + box * Cut::kBox;
-        copy_shared(boxes.shares_a, box, stage + box * Cut::kBoxBytes, *boxes.a, boxes.across_a ? along : deep,
-                    boxes.across_a ? deep : along, 0, full);
+        copy_shared(boxes.shares_a, box, stage + box * Cut::kBoxBytes, *boxes.a, boxes.mn_major_a ? along : deep,
+                    boxes.mn_major_a ? deep : along, 0, full);
       }
       for (int half = 0; half < boxes.halves; ++half) {
         for (int i = 0; i < boxes.boxes_b; ++i) {
@@ -141,18 +141,18 @@ class PipelinedBlock {
           const bool beside = half > 0 || col >= boxes.split_col;
           const int along = half == 0 && beside ? col - boxes.split_col : col;
           copy_shared(boxes.shares_b, box, stage + (Cut::kBoxesA + box) * Cut::kBoxBytes, boxes.b[beside || behind],
-                      boxes.across_b ? along : deep_of_b, boxes.across_b ? deep_of_b : along, boxes.matrix, full);
+                      boxes.mn_major_b ? along : deep_of_b, boxes.mn_major_b ? deep_of_b : along, boxes.matrix, full);
         }
       }
     }
   }
 
   // If both CTAs of a cluster need the same operand, each copies every other box to both by multicast.
-  __device__ void copy_shared(bool shares, int box, void* to, const CUtensorMap& map, int x, int y, int z, SharedBarrier& full) const {
+  __device__ void copy_shared(bool shares, int box, void* to, const CUtensorMap& map, int x, int y, int z, Mbarrier& full) const {
     if (Cut::kCluster == 1 || !shares) {
-      copy_box(to, map, x, y, z, full);
+      tma_load(to, map, x, y, z, full);
     } else if (box % 2 == rank_) {
-      copy_box_to(3, to, map, x, y, z, full);
+      tma_load_multicast(3, to, map, x, y, z, full);
     }
   }
 
@@ -163,7 +163,7 @@ class PipelinedBlock {
     PipelineState<Cut::kTiles> tiles;
     Stages stages;
     for (;; tiles.advance()) {
-      wait_phase(shared_.tile_full[tiles.index], tiles.parity);
+      mbarrier_wait(shared_.tile_full[tiles.index], tiles.parity);
       const Tile& tile = shared_.tile[tiles.index];
       const int depth = tile.depth;
       // False where this warpgroup's 64 rows, or the whole tile, lie outside of the result: it then only releases the stages.
@@ -187,7 +187,7 @@ class PipelinedBlock {
       if constexpr (!Source::kEqualDepths) pass_stages((depth + Cut::kDepth - 1) / Cut::kDepth * Cut::kDepth, tile, lane, stages);
       if (!keeps_tile) release_tile(shared_, tiles.index, lane);
     }
-    wait_stores();
+    cp_async_bulk_wait_group();
   }
 
   // The compiler must not know that the sums are zero: it would move zeros to them again before the main loop of each layout.
@@ -208,8 +208,8 @@ class PipelinedBlock {
       StageScales scales = source_.scales(tile, warp, lane);
       multiply_scaled_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
     } else {
-      Source::with_layout(tile, [&](auto across_a, auto across_b) __attribute__((always_inline)) {
-        multiply_stages<Cut, decltype(across_a)::value, decltype(across_b)::value, !Source::kPartialStages>(
+      Source::with_layout(tile, [&](auto mn_major_a, auto mn_major_b) __attribute__((always_inline)) {
+        multiply_stages<Cut, decltype(mn_major_a)::value, decltype(mn_major_b)::value, !Source::kPartialStages>(
             shared_, depth, half, stages, sums,
             [&](int stage, int begin) __attribute__((always_inline)) {
               if constexpr (Source::kPartialStages) source_.clear_lines(stage, half, begin);
@@ -222,18 +222,18 @@ class PipelinedBlock {
   // Passes the stages of the cluster's tiles from step k of K on, which this warpgroup does not multiply.
   __device__ void pass_stages(int k, const Tile& tile, int lane, Stages& stages) const {
     for (; k < tile.cluster_depth(); k += Cut::kDepth, stages.advance()) {
-      wait_phase(shared_.full[stages.index], stages.parity);
+      mbarrier_wait(shared_.full[stages.index], stages.parity);
       wave_barrier();  // all lanes have seen the end of the phase: once the stage is released, that of the next may follow
       release_stage(stages.index, lane);
     }
   }
 
-  // This warp no longer reads the stage, so that the copies of both CTAs may overwrite it. Arrives here first: once the other CTA has all
-  // our arrivals it may go on, and arrive here for the next use of the stage.
+  // This warp no longer reads the stage, so that the copies of both CTAs may overwrite it. The local arrival comes first: after the remote
+  // one, the peer CTA may already arrive here for the stage's next phase.
   __device__ void release_stage(int stage, int lane) const {
     if (lane > 0) return;
-    arrive(shared_.empty[stage]);
-    if (Cut::kCluster > 1) arrive_at(shared_.empty[stage], rank_ ^ 1);
+    mbarrier_arrive(shared_.empty[stage]);
+    if (Cut::kCluster > 1) mbarrier_arrive_remote(shared_.empty[stage], rank_ ^ 1);
   }
 
   const Parameters& parameters_;

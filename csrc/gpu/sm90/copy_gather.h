@@ -15,7 +15,7 @@ class RowGatherer {
 
   // `thread` counts from 0.
   __device__ RowGatherer(const GroupParameters& parameters, typename Source::Shared& shared, int thread)
-      : parameters_(parameters), shared_(shared), box_(value_of_lane(thread / 32, 0)), lane_(thread % 32) {}
+      : parameters_(parameters), shared_(shared), box_(shfl(thread / 32, 0)), lane_(thread % 32) {}
 
   __device__ void run() const {
     each_tile<Cut>(shared_, [&](const RaggedTile& found, int place, PipelineState<Cut::kStages>& stages) {
@@ -24,10 +24,10 @@ class RowGatherer {
       int rows[kLines];
       load_rows(tile, rows);
       for (int k = 0; k < tile.depth; k += Cut::kDepth, stages.advance()) {
-        wait_phase(shared_.empty[stages.index], stages.parity ^ 1);
+        mbarrier_wait(shared_.empty[stages.index], stages.parity ^ 1);
         wave_barrier();  // all lanes have seen the end of the phase
-        if (box_ * Cut::kBox < tile.rows) copy_lines(shared_.stage[stages.index] + box_ * Cut::kBoxBytes, rows, k);
-        arrive_after_copies(shared_.full[stages.index]);
+        if (box_ * Cut::kBox < tile.rows) gather_rows(shared_.stage[stages.index] + box_ * Cut::kBoxBytes, rows, k);
+        cp_async_mbarrier_arrive(shared_.full[stages.index]);
       }
     });
   }
@@ -35,7 +35,7 @@ class RowGatherer {
  private:
   static constexpr int kLines = Cut::kBox / 32;  // lines of a box whose row numbers a lane loads
 
-  // Loads the numbers of rows of lhs for this lane's lines of the box, below 0 for lines outside of the tile.
+  // Loads the indices of the rows of lhs for this lane's lines of the box; -1 for lines outside of the tile.
   __device__ void load_rows(const RaggedTile& tile, int (&rows)[kLines]) const {
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {
@@ -46,7 +46,7 @@ class RowGatherer {
 
   // Eight adjacent lanes copy the eight vectors of a line, a lane those of every fourth line. Two warps keep up with the products only if
   // each copy takes few instructions.
-  __device__ void copy_lines(unsigned char* box, const int (&rows)[kLines], int k) const {
+  __device__ void gather_rows(unsigned char* box, const int (&rows)[kLines], int k) const {
     constexpr int kElement = sizeof(typename Cut::T), kTogether = 8;
     const int vector = lane_ % 8, line = lane_ / 8, column = k + vector * (16 / kElement);
     const bool exists = column < parameters_.sizes.k;
@@ -61,7 +61,7 @@ class RowGatherer {
       // Exchanged before the first copy: a copy right behind the exchange of its row would wait for it, and the next exchange for the copy.
       int row[kTogether];
 #pragma unroll
-      for (int j = 0; j < kTogether; ++j) row[j] = value_of_lane(rows[i], 4 * j + line);
+      for (int j = 0; j < kTogether; ++j) row[j] = shfl(rows[i], 4 * j + line);
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) keep_in_place(row[j]);
 #pragma unroll

@@ -1,5 +1,5 @@
-// The producer of operands that TMA cannot copy, because their rows are not aligned: two warps, which is slow. They store lines along K, in
-// the layout of TMA's boxes.
+// The producer of operands that TMA cannot copy, because their rows are not aligned: two warps, which is slow. They store the operands
+// K-major, in the layout of TMA's boxes.
 #pragma once
 #include "gpu/sm90/source_plan.h"
 
@@ -18,23 +18,23 @@ class ThreadCopier {
   // `thread` counts from 0.
   __device__ ThreadCopier(const PlanParameters&, typename Source::Shared& shared, int thread) : shared_(shared), thread_(thread) {}
 
-  // Both producers pass every tile together. Otherwise the one that has nothing to copy for a tile would run ahead by more than one use of
-  // a stage, and take the end of an earlier use for that of a later one: a barrier only tells the parity of its phase.
-  static __device__ void meet_tma() { named_barrier(kProducerBarrier, 32 + kThreads); }
+  // Both producers pass every tile together. Otherwise the one that has nothing to copy for a tile could run more than one phase of a
+  // stage ahead, and mistake an earlier phase for a later one: a wait only sees the parity of a barrier's phase.
+  static __device__ void meet_tma() { bar_sync(kProducerBarrier, 32 + kThreads); }
 
   __device__ void run() const {
     each_tile<Cut>(shared_, [&](const Tile& tile, int place, PipelineState<Cut::kStages>& stages) {
       const int depth = tile.depth, cluster_depth = tile.cluster_depth();
       for (int k = 0; k < cluster_depth; k += Cut::kDepth, stages.advance()) {
         if (tile.by_tma) continue;
-        wait_phase(shared_.empty[stages.index], stages.parity ^ 1);
+        mbarrier_wait(shared_.empty[stages.index], stages.parity ^ 1);
         unsigned char* const stage = shared_.stage[stages.index];
         const MatrixView &a = tile.matrix[kA], &b = tile.matrix[kB];
         if (k < depth) copy_lines(stage, a.first, a.row_stride, a.col_stride, tile.rows, k, depth);
         if (k < depth) copy_lines(stage + Cut::kBoxesA * Cut::kBoxBytes, b.first, b.col_stride, b.row_stride, tile.cols, k, depth);
-        fence_async_proxy();
-        named_barrier(kCopierBarrier, kThreads);
-        if (thread_ == 0) arrive(shared_.full[stages.index]);
+        fence_proxy_async();
+        bar_sync(kCopierBarrier, kThreads);
+        if (thread_ == 0) mbarrier_arrive(shared_.full[stages.index]);
       }
       release_tile(shared_, place, thread_ % 32);
       meet_tma();

@@ -10,15 +10,15 @@ namespace vbgemm {
 template <class Source>
 using GroupBlock = PipelinedBlock<Source, std::conditional_t<Source::Cut::kGathers, RowGatherer<Source>, NoCopier>, GroupEpilogue<Source>>;
 
-// The kernel's name says which operands are contiguous across K: none or B for rows, both for a contraction, none for one along K.
-#define VBGEMM_DEFINE_GROUP_KERNEL(name, kind, contracts, across_a, across_b, cols, cluster, gathers) \
-  VBGEMM_DEFINE_PIPELINED(                                                                            \
-      name, GroupParameters,                                                                          \
-      GroupBlock<vbgemm::GroupSource<vbgemm::GroupCut<vbgemm::Kind::kind, contracts, across_a, across_b, cols, cluster, gathers>>>)
+// The kernel's name says which operands are MN-major: `transposed` none, `rows` B, `contraction` both, `along_k`, a contraction, none.
+#define VBGEMM_DEFINE_GROUP_KERNEL(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers) \
+  VBGEMM_DEFINE_PIPELINED(                                                                                \
+      name, GroupParameters,                                                                              \
+      GroupBlock<vbgemm::GroupSource<vbgemm::GroupCut<vbgemm::Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>>)
 
 }  // namespace vbgemm
 
-// The arguments of `define`: name, arithmetic, whether it is a contraction, whether A and whether B is contiguous across K, columns of a
+// The arguments of `define`: name, arithmetic, whether it is a contraction, whether A and whether B is MN-major, columns of a
 // tile, CTAs in a cluster, whether rows are gathered.
 // clang-format off
 #define VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                    \
@@ -47,7 +47,7 @@ using GroupBlock = PipelinedBlock<Source, std::conditional_t<Source::Cut::kGathe
   define(vbgemm_ragged_gathered_transposed_128_##kind, kind, false, false, false, 128, 1, true)
 // clang-format on
 
-#define VBGEMM_DECLARE(name, kind, contracts, across_a, across_b, cols, cluster, gathers) \
+#define VBGEMM_DECLARE(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers) \
   extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::GroupParameters, parameters));
 VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, f16)

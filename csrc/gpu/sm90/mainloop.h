@@ -13,30 +13,30 @@ namespace vbgemm {
 // starts those of the stage's first chunks and returns when all products with the stage before have ended. If `adds` is false, the previous
 // values of the sums are ignored.
 //
-// 16-bit types: the tensor cores read both operands from shared memory. kAcrossA, kAcrossB: whether the operand is contiguous across K.
-template <class Cut, bool kAcrossA, bool kAcrossB, Kind kKind = Cut::kKind>
+// 16-bit types: the tensor cores read both operands from shared memory. kMnMajorA, kMnMajorB: whether the operand is MN-major, that is
+// contiguous along M or N, and not K-major.
+template <class Cut, bool kMnMajorA, bool kMnMajorB, Kind kKind = Cut::kKind>
 class StageProducts {
  public:
   template <int kChunks>
   __device__ __forceinline__ void multiply(const unsigned char* stage, int half, float (&sums)[Cut::kBlocks][4], bool adds) const {
-    // Byte offsets of a chunk of K: two 16-byte vectors further on in each line where lines run along K, 16 lines further on where they run
-    // across K.
-    constexpr int kChunkA = kAcrossA ? Cut::kChunk * 128 : 32, kChunkB = kAcrossB ? Cut::kChunk * 128 : 32;
+    // Byte offsets of a chunk of K: two 16-byte vectors in each line of a K-major operand, 16 lines of an MN-major one.
+    constexpr int kChunkA = kMnMajorA ? Cut::kChunk * 128 : 32, kChunkB = kMnMajorB ? Cut::kChunk * 128 : 32;
     const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
     const MatrixDescriptor b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
-    warpgroup_arrive();
+    wgmma_fence();
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
-      multiply_warpgroup<Cut::kKind, kAcrossA, kAcrossB>(moved(a, chunk * kChunkA), moved(b, chunk * kChunkB), sums, adds || chunk > 0);
+      wgmma<Cut::kKind, kMnMajorA, kMnMajorB>(moved(a, chunk * kChunkA), moved(b, chunk * kChunkB), sums, adds || chunk > 0);
     }
-    warpgroup_commit();
-    warpgroup_wait<1>();
+    wgmma_commit_group();
+    wgmma_wait_group<1>();
   }
 };
 
 // TF32: A comes from registers, where it is rounded, and the tensor cores truncate B (of which a NaN whose payload lies in the low 13 bits
-// counts as an infinity). Both are contiguous along K. A chunk's products are a
-// group of their own, so that each chunk of A is loaded while three products run.
+// counts as an infinity). Both are K-major. A chunk's products are a group of their own, so that each chunk of A is loaded while three
+// products run.
 template <class Cut>
 class StageProducts<Cut, false, false, Kind::tf32> {
  public:
@@ -49,15 +49,15 @@ class StageProducts<Cut, false, false, Kind::tf32> {
     const unsigned char* const from = stage + half * Cut::kBoxBytes + line * 128 + lane % 4 * 4;
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
-      warpgroup_wait<kChunks - 1>();  // the products that read these registers in the stage before have ended
+      wgmma_wait_group<kChunks - 1>();  // the products that read these registers in the stage before have ended
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int vector = (2 * chunk + i / 2) ^ (lane / 4);
         a_[chunk][i] = round_to_tf32(*reinterpret_cast<const float*>(from + i % 2 * (8 * 128) + vector * 16));
       }
-      warpgroup_arrive();
-      multiply_warpgroup_tf32(a_[chunk], moved(b, chunk * 32), sums, adds || chunk > 0);
-      warpgroup_commit();
+      wgmma_fence();
+      wgmma_tf32(a_[chunk], moved(b, chunk * 32), sums, adds || chunk > 0);
+      wgmma_commit_group();
     }
   }
 
@@ -69,21 +69,21 @@ class StageProducts<Cut, false, false, Kind::tf32> {
 // a last stage of less than kDepth steps before it is multiplied. If kWholeStages, all of that stage is multiplied, otherwise its chunks
 // with steps of K. release(stage) is called when products no longer read a stage, and after it overlapped(), while the products of the next
 // stage run.
-template <class Cut, bool kAcrossA, bool kAcrossB, bool kWholeStages, class Shared, class Clear, class Overlapped, class Release>
+template <class Cut, bool kMnMajorA, bool kMnMajorB, bool kWholeStages, class Shared, class Clear, class Overlapped, class Release>
 __device__ inline void multiply_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
                                        float (&sums)[Cut::kBlocks][4], const Clear& clear, const Overlapped& overlapped,
                                        const Release& release) {
-  StageProducts<Cut, kAcrossA, kAcrossB> products;
+  StageProducts<Cut, kMnMajorA, kMnMajorB> products;
   int before = -1;  // the stage that products in flight may still be reading
   for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
-    wait_phase(shared.full[stages.index], stages.parity);
-    if (Cut::kGathers) fence_async_proxy();
+    mbarrier_wait(shared.full[stages.index], stages.parity);
+    if (Cut::kGathers) fence_proxy_async();
     const int left = depth - k;
     if (left < Cut::kDepth) clear(stages.index, left);
     if (VBGEMM_PIPELINE_PRODUCTS) {
       // The same for all lanes, and the compiler has to know it: otherwise it computes matrix descriptors in ordinary registers and moves
       // each to uniform ones between the products of a step, which takes up to 12% longer (docs/design/ragged.md).
-      const unsigned char* const stage = shared.stage[value_of_lane(stages.index, 0)];
+      const unsigned char* const stage = shared.stage[shfl(stages.index, 0)];
       // Each number of chunks has code of its own: with a branch between products, the compiler lets them wait for each other.
       static_assert(Cut::kChunks == 4);
       if constexpr (kWholeStages) {
@@ -102,7 +102,7 @@ __device__ inline void multiply_stages(Shared& shared, int depth, int half, Pipe
     before = stages.index;
     overlapped();
   }
-  warpgroup_wait_all();
+  wgmma_wait_group<0>();
   // The code below reads the sums; this keeps the compiler from moving it above the wait.
 #pragma unroll
   for (auto& block : sums) {

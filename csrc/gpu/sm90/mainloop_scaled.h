@@ -47,9 +47,9 @@ class StageScales {
   float next_row_[kRows], next_col_[kHalves], of_row_[kRows], of_col_[kHalves];
 };
 
-// As multiply_stages, but always multiplies whole stages, behind whose last step of K are zeros. The columns are multiplied 128 at a time:
-// for the sums of a stage, beside those of the tile, there are registers for half of the columns only. While one consumer warpgroup adds,
-// the other one's products run.
+// As multiply_stages, but always multiplies whole stages, which are zero behind the last step of K. The columns are multiplied 128 at a
+// time, because there are registers for one stage's sums of only half of the columns beside the tile's sums. While one consumer warpgroup
+// adds, the other one's products run.
 template <class Cut, class Shared, class Overlapped, class Release>
 __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
                                               float (&sums)[Cut::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
@@ -58,21 +58,21 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
   constexpr int kPart = 16, kParts = Cut::kBlocks / kPart;  // blocks of 8 columns in a part
   for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
     scales.advance(k + Cut::kDepth < depth);
-    wait_phase(shared.full[stages.index], stages.parity);
-    const unsigned char* const stage = shared.stage[value_of_lane(stages.index, 0)];
+    mbarrier_wait(shared.full[stages.index], stages.parity);
+    const unsigned char* const stage = shared.stage[shfl(stages.index, 0)];
     const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       const MatrixDescriptor b = matrix_descriptor(stage + (Cut::kBoxesA + 2 * part) * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
       float products[kPart][4];
-      warpgroup_arrive();
+      wgmma_fence();
 #pragma unroll
       for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
-        multiply_warpgroup_bytes<Cut::kKind>(moved(a, chunk * 32), moved(b, chunk * 32), products, chunk > 0);
+        wgmma_fp8<Cut::kKind>(moved(a, chunk * 32), moved(b, chunk * 32), products, chunk > 0);
       }
-      warpgroup_commit();
+      wgmma_commit_group();
       if (part == 0) overlapped();
-      warpgroup_wait_all();
+      wgmma_wait_group<0>();
       if (part == kParts - 1) release(stages.index);
       // Of the part's first and second 64 columns, which in a narrow gated tile are of both halves.
       constexpr int kHalf = kPart / 2;

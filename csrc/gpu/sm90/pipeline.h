@@ -37,13 +37,13 @@ struct PipelineBuffers {
 // Apart from the buffers, so that what a kernel needs in addition follows these barriers, and not the padding to 1024 bytes.
 template <class Cut>
 struct StageBarriers {
-  SharedBarrier full[Cut::kStages], empty[Cut::kStages];
+  Mbarrier full[Cut::kStages], empty[Cut::kStages];
 };
 // The shared memory of a CTA. `source` is what the tile source keeps there.
 template <class Cut, class Tile, class OfSource>
 struct PipelineShared : PipelineBuffers<Cut>, StageBarriers<Cut> {
   Tile tile[Cut::kTiles];  // found; one that ends() is no tile but the end of the CTA's work
-  SharedBarrier tile_full[Cut::kTiles], tile_empty[Cut::kTiles];
+  Mbarrier tile_full[Cut::kTiles], tile_empty[Cut::kTiles];
   OfSource source;
 };
 // Shared memory of a CTA is only guaranteed to begin at a multiple of 16 bytes; swizzled boxes need 1024, so that up to 1024 more are
@@ -83,7 +83,7 @@ struct TileBoxes {
   bool by_tma = true;  // whether TMA copies the tile at all
   const CUtensorMap *a, *b;
   int boxes_a, boxes_b;                         // of B in each half
-  bool across_a, across_b;                      // whether an operand is contiguous across K
+  bool mn_major_a, mn_major_b;                  // else K-major
   bool shares_a = false, shares_b = false;      // both CTAs of the cluster need the same boxes
   int depth;                                    // of this CTA's tile
   int row = 0, col = 0, first = 0, matrix = 0;  // where the tile begins: row of A, column and matrix of B, step of K
@@ -101,7 +101,7 @@ __device__ inline void each_tile(Shared& shared, const Take& take) {
   PipelineState<Cut::kTiles> tiles;
   PipelineState<Cut::kStages> stages;
   for (;; tiles.advance()) {
-    wait_phase(shared.tile_full[tiles.index], tiles.parity);
+    mbarrier_wait(shared.tile_full[tiles.index], tiles.parity);
     const auto& tile = shared.tile[tiles.index];
     if (tile.ends()) return;
     take(tile, tiles.index, stages);
@@ -112,7 +112,7 @@ __device__ inline void each_tile(Shared& shared, const Take& take) {
 template <class Shared>
 __device__ inline void release_tile(Shared& shared, int place, int lane) {
   wave_barrier();
-  if (lane == 0) arrive(shared.tile_empty[place]);
+  if (lane == 0) mbarrier_arrive(shared.tile_empty[place]);
 }
 
 }  // namespace vbgemm

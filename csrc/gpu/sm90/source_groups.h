@@ -11,15 +11,14 @@
 
 namespace vbgemm {
 
-// A is lhs, contiguous along K; in a contraction it is the transpose of lhs, the groups are ranges of K, and A is contiguous across K, or
-// along it if lhs is stored transposed. B is contiguous along K or across it. kGathering: rows of lhs are read by index, which TMA cannot
-// do on Hopper; threads copy A then.
-template <Kind kKindOfProducts, bool kContracts, bool kAcrossOfA, bool kAcrossOfB, int kTileCols, int kCtas, bool kGathering = false>
+// A is lhs, K-major; in a contraction it is the transpose of lhs, the groups are ranges of K, and A is MN-major, or K-major if lhs is
+// stored transposed. B is either. kGathering: rows of lhs are read by index, which TMA cannot do on Hopper; threads copy A then.
+template <Kind kKindOfProducts, bool kContracts, bool kMnMajorOfA, bool kMnMajorOfB, int kTileCols, int kCtas, bool kGathering = false>
 struct GroupCut : PipelineCut<kKindOfProducts, kTileCols, kCtas> {
   using Pipeline = PipelineCut<kKindOfProducts, kTileCols, kCtas>;
-  static constexpr bool kAcrossA = kAcrossOfA, kAcrossB = kAcrossOfB, kContraction = kContracts, kGathers = kGathering;
+  static constexpr bool kMnMajorA = kMnMajorOfA, kMnMajorB = kMnMajorOfB, kContraction = kContracts, kGathers = kGathering;
   static_assert(!kGathers || (kCtas == 1 && !kContraction));
-  static_assert(Pipeline::kElement == 2 || !(kAcrossA || kAcrossB));  // wgmma takes other types along K alone
+  static_assert(Pipeline::kElement == 2 || !(kMnMajorA || kMnMajorB));  // wgmma takes other types only K-major
   static_assert(!Pipeline::kBytes || !kGathers);
   using Units = RaggedUnits<CompiledTileSize<Pipeline::kRows, Pipeline::kCols>, kCtas>;
 };
@@ -27,7 +26,7 @@ struct GroupCut : PipelineCut<kKindOfProducts, kTileCols, kCtas> {
 // The unit of work that the first CTA of a cluster has taken for both.
 struct GroupShared {
   uint32_t unit;
-  SharedBarrier unit_full, unit_empty;
+  Mbarrier unit_full, unit_empty;
 };
 
 struct GroupParameters {
@@ -64,15 +63,15 @@ class GroupSource {
 
   __device__ void prefetch() const {
     if (thread_index() > 0) return;
-    if (!Cut::kGathers) prefetch_map(parameters_.a);
-    prefetch_map(parameters_.b[0]);
-    prefetch_map(parameters_.b[1]);
-    prefetch_map(parameters_.out);
+    if (!Cut::kGathers) prefetch_tensormap(parameters_.a);
+    prefetch_tensormap(parameters_.b[0]);
+    prefetch_tensormap(parameters_.b[1]);
+    prefetch_tensormap(parameters_.out);
   }
 
   __device__ void init_barriers() const {
-    init_barrier(shared_.source.unit_full, 1);
-    init_barrier(shared_.source.unit_empty, 1);
+    mbarrier_init(shared_.source.unit_full, 1);
+    mbarrier_init(shared_.source.unit_empty, 1);
   }
 
   // The tile finder. One warp runs it.
@@ -82,15 +81,15 @@ class GroupSource {
     PipelineState<Cut::kTiles> place;
     const int clusters = grid_blocks() / Cut::kCluster;
     for (int unit = static_cast<int>(block_index()) / Cut::kCluster;; place.advance()) {
-      wait_phase(shared_.tile_empty[place.index], place.parity ^ 1);
+      mbarrier_wait(shared_.tile_empty[place.index], place.parity ^ 1);
       wave_barrier();  // all lanes have seen the end of the phase, before that of the next can follow
       RaggedTile& tile = shared_.tile[place.index];
       bool ends = false;
       if (walk.find(unit, tile)) {
         ends = tile.depth < 0;
-        arrive(shared_.tile_full[place.index]);
+        mbarrier_arrive(shared_.tile_full[place.index]);
       }
-      if (count_lanes(ends) > 0) return;
+      if (popc_ballot(ends) > 0) return;
       // Whether this is an even or an odd tile, without a register of its own: the warp has none left.
       static_assert(Cut::kTiles % 2 == 1);
       const uint32_t parity = (place.parity ^ place.index) & 1;
@@ -106,15 +105,15 @@ class GroupSource {
     boxes.split_col = parameters_.split_col, boxes.split_depth = parameters_.split_depth;
     boxes.boxes_a = Cut::kGathers ? 0 : (tile.rows + Cut::kBox - 1) / Cut::kBox;
     boxes.boxes_b = min(max(tile.cols + Cut::kBox - 1, 0) / Cut::kBox, boxes.boxes_of_half);
-    boxes.across_a = Cut::kAcrossA, boxes.across_b = Cut::kAcrossB;
+    boxes.mn_major_a = Cut::kMnMajorA, boxes.mn_major_b = Cut::kMnMajorB;
     boxes.shares_a = tile.shared == SharedOperand::a, boxes.shares_b = tile.shared == SharedOperand::b;
     boxes.depth = tile.depth;
     boxes.row = tile.row, boxes.col = tile.col, boxes.first = tile.first, boxes.matrix = Cut::kContraction ? 0 : tile.matrix;
     return boxes;
   }
 
-  // Each half of a tile's columns lies in one block. In a gated product the second one is of the other half of the matrix; otherwise it is
-  // the next block, or, in a tile as wide as a block, the same.
+  // Each half of a tile's columns lies in one block of scales. The second half of a gated product's tile is of the matrix's other half.
+  // Otherwise it is in the next block, or in the same one if a tile is as wide as a block.
   __device__ StageScales scales(const Tile& tile, int warp, int lane) const {
     const Parameters& p = parameters_;
     const float *row[StageScales::kRows] = {}, *col[StageScales::kHalves] = {};
@@ -138,7 +137,7 @@ class GroupSource {
 
   template <class Multiply>
   static __device__ __forceinline__ void with_layout(const Tile&, const Multiply& multiply) {
-    multiply(std::bool_constant<Cut::kAcrossA>{}, std::bool_constant<Cut::kAcrossB>{});
+    multiply(std::bool_constant<Cut::kMnMajorA>{}, std::bool_constant<Cut::kMnMajorB>{});
   }
 
   // Clears the lines of both operands that belong to the next group: they have to be zero on both sides, because 0 times an Inf or NaN of
@@ -153,8 +152,8 @@ class GroupSource {
       unsigned char* const to = shared_.stage[stage] + (box == 0 ? half : Cut::kBoxesA + box - 1) * Cut::kBoxBytes;
       reinterpret_cast<Vector<uint32_t, 4>*>(to + begin * 128)[vector] = {};
     }
-    fence_async_proxy();
-    named_barrier(kConsumerBarrier + half, 128);
+    fence_proxy_async();
+    bar_sync(kConsumerBarrier + half, 128);
   }
 
  private:
@@ -165,17 +164,17 @@ class GroupSource {
     if (rank_ == 0) {
       if (lane == 0) unit = take_next(parameters_.next_unit);
       if (Cut::kCluster > 1) {
-        wait_phase(shared_.source.unit_empty, parity ^ 1);
+        mbarrier_wait(shared_.source.unit_empty, parity ^ 1);
         wave_barrier();
-        if (lane == 0) send(&shared_.source.unit, 1, unit, shared_.source.unit_full);
+        if (lane == 0) st_async(&shared_.source.unit, 1, unit, shared_.source.unit_full);
       }
-      return static_cast<int>(value_of_lane(unit, 0));
+      return static_cast<int>(shfl(unit, 0));
     }
-    if (lane == 0) arrive_expecting(shared_.source.unit_full, 4);
-    wait_phase(shared_.source.unit_full, parity);
+    if (lane == 0) mbarrier_arrive_expect_tx(shared_.source.unit_full, 4);
+    mbarrier_wait(shared_.source.unit_full, parity);
     unit = *static_cast<volatile uint32_t*>(&shared_.source.unit);
     wave_barrier();
-    if (lane == 0) arrive_at(shared_.source.unit_empty, 0);
+    if (lane == 0) mbarrier_arrive_remote(shared_.source.unit_empty, 0);
     return static_cast<int>(unit);
   }
 

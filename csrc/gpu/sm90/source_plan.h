@@ -41,7 +41,7 @@ template <int kTiles>
 struct PlanShared {
   alignas(128) CUtensorMap map[3];   // that the finder changes for each tile before it publishes them
   TileColumns mine, beside[kTiles];  // of this CTA, and of the other one of the cluster
-  SharedBarrier beside_full[kTiles];
+  Mbarrier beside_full[kTiles];
 };
 
 template <Kind kKind>
@@ -63,7 +63,7 @@ class PlanSource {
   }
 
   __device__ void init_barriers() const {
-    for (SharedBarrier& full : shared_.source.beside_full) init_barrier(full, 1);
+    for (Mbarrier& full : shared_.source.beside_full) mbarrier_init(full, 1);
   }
 
   // The tile finder: the first warp of the CTA. The grid's CTAs take the blocks of the plan in turn. The first tile is found
@@ -77,12 +77,12 @@ class PlanSource {
     for (int first = block_index() / Cut::kCluster * Cut::kCluster; first < parameters_.launch_blocks; first += grid_blocks()) {
       Walk mine = walk_of(first + rank_), other = walk_of(first + (rank_ ^ 1));
       for (; mine.tile < mine.end || other.tile < other.end; ++mine.tile, ++other.tile, place.advance(), maps.advance()) {
-        wait_phase(shared_.tile_empty[place.index], place.parity ^ 1);
+        mbarrier_wait(shared_.tile_empty[place.index], place.parity ^ 1);
         find(mine, place, maps.index);
         pass_on(place);
       }
     }
-    wait_phase(shared_.tile_empty[place.index], place.parity ^ 1);
+    mbarrier_wait(shared_.tile_empty[place.index], place.parity ^ 1);
     if (thread_index() == 0) shared_.tile[place.index].last = true;
     pass_on(place);
   }
@@ -93,21 +93,21 @@ class PlanSource {
     boxes.by_tma = tile.by_tma;
     boxes.a = &tile.maps->a, boxes.b = &tile.maps->b;
     boxes.boxes_a = count(tile.rows, Cut::kBoxesA), boxes.boxes_b = count(tile.cols, Cut::kBoxesB);
-    boxes.across_a = is_across(tile.matrix[kA]), boxes.across_b = !is_across(tile.matrix[kB]);
+    boxes.mn_major_a = is_column_major(tile.matrix[kA]), boxes.mn_major_b = !is_column_major(tile.matrix[kB]);
     boxes.shares_b = tile.shares;
     boxes.depth = tile.depth;
     return boxes;
   }
 
-  // Threads copy operands so that they are contiguous along K.
+  // What threads copy is K-major in shared memory.
   template <class Multiply>
   static __device__ __forceinline__ void with_layout(const Tile& tile, const Multiply& multiply) {
-    const bool across_a = tile.by_tma && is_across(tile.matrix[kA]), across_b = tile.by_tma && !is_across(tile.matrix[kB]);
-    if (across_a && across_b) {
+    const bool mn_major_a = tile.by_tma && is_column_major(tile.matrix[kA]), mn_major_b = tile.by_tma && !is_column_major(tile.matrix[kB]);
+    if (mn_major_a && mn_major_b) {
       multiply(std::true_type{}, std::true_type{});
-    } else if (across_a) {
+    } else if (mn_major_a) {
       multiply(std::true_type{}, std::false_type{});
-    } else if (across_b) {
+    } else if (mn_major_b) {
       multiply(std::false_type{}, std::true_type{});
     } else {
       multiply(std::false_type{}, std::false_type{});
@@ -115,12 +115,12 @@ class PlanSource {
   }
 
  private:
-  // Whether a matrix is contiguous down its columns. One that is contiguous in both directions counts as one of rows.
-  static __device__ bool is_across(const MatrixView& x) { return x.col_stride != 1; }
+  // A matrix that is contiguous in both directions counts as row-major.
+  static __device__ bool is_column_major(const MatrixView& x) { return x.col_stride != 1; }
 
   __device__ void pass_on(const PipelineState<Cut::kTiles>& place) const {
     wave_barrier();
-    if (thread_index() == 0) arrive(shared_.tile_full[place.index]);
+    if (thread_index() == 0) mbarrier_arrive(shared_.tile_full[place.index]);
   }
 
   static constexpr int kRow = held_by(kKind, pipelined_kernel(Gpus::hopper)).row[0];  // of the catalogue
@@ -155,13 +155,13 @@ class PlanSource {
     LinesOfMatrix lines{};
     if (there && lane <= kC) {
       const int bytes = lane < kC ? static_cast<int>(sizeof(T)) : result_bytes<T>(place.result_type());
-      lines = lines_of(place.matrix[lane], lane == kB ? place.depth : place.rows, lane == kA ? place.depth : place.cols, bytes);
+      lines = tma_lines_of(place.matrix[lane], lane == kB ? place.depth : place.rows, lane == kA ? place.depth : place.cols, bytes);
     }
-    const bool copies = value_of_lane(lines.data != nullptr, kA) && value_of_lane(lines.data != nullptr, kB);
+    const bool copies = shfl(lines.data != nullptr, kA) && shfl(lines.data != nullptr, kB);
     // TMA stores rows of the type of the call's results, and only whole vectors of 16 bytes: behind the last column of other rows, it would
     // overwrite up to 14 bytes, which belong to another result or to no result.
-    const bool fits = there && !place.fused && !is_across(place.matrix[kC]) && place.result_type() == parameters_.result;
-    const bool stores = value_of_lane(lines.data != nullptr && lines.whole_vectors, kC) && fits;
+    const bool fits = there && !place.fused && !is_column_major(place.matrix[kC]) && place.result_type() == parameters_.result;
+    const bool stores = shfl(lines.data != nullptr && lines.whole_vectors, kC) && fits;
     if (lane == 0) {
       const MatrixView& b = place.matrix[kB];
       shared_.source.mine = {};
@@ -169,22 +169,22 @@ class PlanSource {
       if (copies) {
         shared_.source.mine = {b.first, static_cast<int32_t>(b.row_stride), static_cast<int32_t>(b.col_stride), place.cols, place.depth};
       }
-      arrive_expecting(shared_.source.beside_full[at.index], sizeof(TileColumns));
+      mbarrier_arrive_expect_tx(shared_.source.beside_full[at.index], sizeof(TileColumns));
     }
     wave_barrier();
     constexpr int kWords = sizeof(TileColumns) / sizeof(uint32_t);
     uint32_t* const mine = reinterpret_cast<uint32_t*>(&shared_.source.mine);
     uint32_t* const beside = reinterpret_cast<uint32_t*>(&shared_.source.beside[at.index]);
-    if (lane < kWords) send(beside + lane, rank_ ^ 1, mine[lane], shared_.source.beside_full[at.index]);
+    if (lane < kWords) st_async(beside + lane, rank_ ^ 1, mine[lane], shared_.source.beside_full[at.index]);
 
-    if (lines.data) replace_tensor(shared_.source.map[lane], lines.data, lines.items, lines.lines, lines.line_bytes);
+    if (lines.data) tensormap_replace(shared_.source.map[lane], lines.data, lines.items, lines.lines, lines.line_bytes);
     wave_barrier();
     TileMaps& maps = static_cast<TileMaps*>(const_cast<void*>(parameters_.maps))[block_index() * kTilesWithMaps + maps_index];
     await_previous_kernel();  // which may have the workspace
-    publish_maps<kC + 1>(&maps.a, shared_.source.map);
+    publish_tensormaps<kC + 1>(&maps.a, shared_.source.map);
 
-    wait_phase(shared_.source.beside_full[at.index], at.parity);
-    const bool same = count_lanes(lane < kWords && beside[lane] != mine[lane]) == 0;
+    mbarrier_wait(shared_.source.beside_full[at.index], at.parity);
+    const bool same = popc_ballot(lane < kWords && beside[lane] != mine[lane]) == 0;
     if (lane > 0) return;
     if (!there) place.rows = place.cols = place.depth = 0;
     place.maps = &maps;

@@ -17,17 +17,17 @@ struct RowsDestination {
 
 __device__ inline void store_two(void* to, float x, float y) { *reinterpret_cast<Vector<float, 2>*>(to) = {{x, y}}; }
 
-// Copies a staged box, 128 bytes of each row from column `left` on, to global memory. One of TMA's copies does it, or else, if not kClipped
-// and fewer than 16 rows exist, the threads: TMA would write all 16 (in ragged products the last ones belong to the next group). Before,
-// each thread must have called fence_staged() and then met the warp.
+// Copies a staged box, 128 bytes of each row from column `left` on, to global memory, by one TMA store. Or by threads, if not kClipped and
+// fewer than 16 rows exist: TMA would write all 16, of which the last ones may belong to the next group of a ragged product. Each thread
+// must have called fence_staged(), followed by a barrier of the warp.
 template <bool kClipped, int kElement>
 __device__ inline void store_staged(const RowsDestination& to, int left, const unsigned char* box, int lane) {
   if (kClipped || to.rows >= 16) {
     if (lane > 0 || to.rows <= 0 || left >= to.cols) return;
     if (kClipped && kElement == 4 && to.adds) {
-      add_box(to.map, to.x + left, to.y, to.z, box);
+      tma_reduce_add(to.map, to.x + left, to.y, to.z, box);
     } else {
-      store_box(to.map, to.x + left, to.y, to.z, box);
+      tma_store(to.map, to.x + left, to.y, to.z, box);
     }
     return;
   }
@@ -40,7 +40,7 @@ __device__ inline void store_staged(const RowsDestination& to, int left, const u
 }
 template <bool kClipped>
 __device__ inline void fence_staged(const RowsDestination& to) {
-  if (kClipped || to.rows >= 16) fence_async_proxy();
+  if (kClipped || to.rows >= 16) fence_proxy_async();
 }
 
 // Stores 8 kBlocks columns of a warp's rows as float32; value(block, i) is the thread's i-th value in a block of 8 columns. They go through
@@ -52,7 +52,7 @@ __device__ inline void store_wide(const RowsDestination& to, const Value& value,
 #pragma unroll
   for (int box = 0; box < kBlocks / kBoxBlocks; ++box) {
     unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
-    wait_stores_read<Cut::kStoreBoxes - 1>();  // TMA has read what was staged there before
+    cp_async_bulk_wait_group_read<Cut::kStoreBoxes - 1>();  // TMA has read what was staged there before
     wave_barrier();
 #pragma unroll
     for (int block = 0; block < kBoxBlocks; ++block) {
@@ -64,7 +64,7 @@ __device__ inline void store_wide(const RowsDestination& to, const Value& value,
     fence_staged<kClipped>(to);
     wave_barrier();
     store_staged<kClipped, 4>(to, box * kBoxCols, place, lane);
-    commit_stores();  // one group for every box, even if threads stored it: the wait above counts groups
+    cp_async_bulk_commit_group();  // one group for every box, even if threads stored it: the wait above counts groups
   }
 }
 
@@ -78,7 +78,7 @@ __device__ inline void stage_narrow(unsigned char* staging, int lane, const Word
   for (int block = 0; block < kBlocks; block += 2) {
     const uint32_t words[4] = {word(block, 0), word(block, 1), word(block + 1, 0), word(block + 1, 1)};
     unsigned char* const box = staging + block / kBoxBlocks * Cut::kStoreBoxBytes;
-    store_matrices(box + row * 128 + ((block % kBoxBlocks + lane / 16) ^ (row & 7)) * 16, words);
+    stmatrix_x4(box + row * 128 + ((block % kBoxBlocks + lane / 16) ^ (row & 7)) * 16, words);
   }
 }
 
@@ -91,7 +91,7 @@ __device__ inline void store_narrow(const RowsDestination& to, const Value& valu
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box) {
     unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
-    wait_stores_read<kInTurn ? Cut::kStoreBoxes - 1 : 0>();
+    cp_async_bulk_wait_group_read<kInTurn ? Cut::kStoreBoxes - 1 : 0>();
     wave_barrier();
     stage_narrow<Cut, kBoxBlocks>(place, lane, [&](int block, int i) __attribute__((always_inline)) {
       const int from = box * kBoxBlocks + block;
@@ -100,7 +100,7 @@ __device__ inline void store_narrow(const RowsDestination& to, const Value& valu
     fence_staged<kClipped>(to);
     wave_barrier();
     store_staged<kClipped, 2>(to, box * kBoxCols, place, lane);
-    commit_stores();
+    cp_async_bulk_commit_group();
   }
 }
 
@@ -144,14 +144,14 @@ class NarrowRows {
   template <bool kClipped, int kBlocks, class Word>
   __device__ static void store_boxes(const RowsDestination& to, int left, const Word& word, unsigned char* staging, int lane) {
     constexpr int kBoxes = kBlocks / kBoxBlocks;
-    wait_stores_read();  // TMA has read what was staged before
+    cp_async_bulk_wait_group_read();  // TMA has read what was staged before
     wave_barrier();
     stage_narrow<Cut, kBlocks>(staging, lane, word);
     fence_staged<kClipped>(to);
     wave_barrier();
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) store_staged<kClipped, 2>(to, left + box * kBoxCols, staging + box * Cut::kStoreBoxBytes, lane);
-    commit_stores();
+    cp_async_bulk_commit_group();
   }
 
   uint32_t held_[kHeld][2];

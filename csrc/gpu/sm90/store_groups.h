@@ -57,7 +57,7 @@ __device__ inline void store_finished(const RowsDestination& to, const float (&s
                                       const RaggedFinish& finish) {
   constexpr int kRound = 8, kLine = 64;                  // blocks of 8 columns in a round; elements in a staged line
   const int results = finish.gated ? kLine / 2 : kLine;  // of a round and row
-  wait_stores_read();
+  cp_async_bulk_wait_group_read();
 #pragma unroll
   for (int round = 0; round < kBlocks / kRound; ++round) {
     wave_barrier();

@@ -19,7 +19,7 @@ __device__ inline void store_by_tma(const CUtensorMap& map, const TilePlace<T>& 
   }
 }
 
-// A warp's sums on their way to C: 16 rows by 32 columns at a time, seen as the tile of a thread block of 32 threads (tensor_store.h).
+// A warp's sums on their way to C: 16 rows by 32 columns at a time, seen as the tile of a CTA of 32 threads (tensor_store.h).
 struct Patch {
   using Sum = float;
   static constexpr int kRows = 16, kCols = 32, kThreads = 32, kSplit = 1;
@@ -45,7 +45,7 @@ __device__ inline void store_patches(const TilePlace<T>& place, int warp, const 
   constexpr int kVector = 4, kRound = Patch::kCols / 8;  // blocks of 8 columns in a patch
   const auto takes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
   const bool vectors = takes(place.matrix[kC]) && (!place.fused || (takes(place.matrix[kSource]) && takes(place.matrix[kBias])));
-  wait_stores_read();  // TMA has read what was staged there before
+  cp_async_bulk_wait_group_read();  // TMA has read what was staged there before
 #pragma unroll
   for (int round = 0; round < Cut::kBlocks / kRound; ++round) {
     wave_barrier();
@@ -99,8 +99,8 @@ class PlanEpilogue {
   }
   __device__ void store_zeros(const typename Source::Tile&) const {}
   __device__ void store_waiting() const {}
-  // No rows to store, but TMA must have read those of the tile before, as for those who store: the tile's maps are soon replaced.
-  __device__ void skip() const { wait_stores_read(); }
+  // Stores nothing. But as after a store, TMA must have finished reading the staged rows of the tile before, whose maps are soon replaced.
+  __device__ void skip() const { cp_async_bulk_wait_group_read(); }
 
  private:
   unsigned char* staging_;

@@ -27,7 +27,7 @@ struct LinesOfMatrix {
   bool whole_vectors;  // whether each line is a multiple of the 16 bytes that TMA stores at a time
 };
 
-__device__ inline LinesOfMatrix lines_of(const MatrixView& x, int rows, int cols, int element_bytes) {
+__device__ inline LinesOfMatrix tma_lines_of(const MatrixView& x, int rows, int cols, int element_bytes) {
   constexpr int kAlignment = 16;
   LinesOfMatrix found{};
   const bool along_rows = x.col_stride == 1;

@@ -68,17 +68,16 @@ class LineCopy {
     }
   }
 
-  // To be called when this thread's copies of a step have arrived, before the barrier that makes them visible to the thread block. Elements
-  // beyond the first `items` of each line become zero, if the copy did not make them so.
+  // Required between the arrival of this thread's copies of a step and the barrier that makes them visible to the thread block. It zeroes
+  // the elements of each line beyond `items`, if the copy did not.
   __device__ void finish(T* shared, int items) const {
     if constexpr (kBytes == 2) {
       if (mode_ == CopyMode::shifted) shift_vectors(shared, items);
     }
   }
 
-  // To be called when this thread's copies of a step have arrived, before its visits: other threads may have copied what this thread
-  // visits.
-  __device__ void begin_visits() const {
+  // Required between the arrival of a step's copies and this thread's visits: other threads may have copied what it visits.
+  __device__ void wait_for_visits() const {
     if (mode_ != CopyMode::vectors) block_barrier();
   }
 
@@ -155,7 +154,7 @@ class LineCopy {
     const int64_t step = ByElements::kStep * line_stride();
 #pragma unroll kKeepsPlaces ? 4 : 1  // more loads in flight, where there are registers for them
     for (int i = 0; i < ByElements::kCopies; ++i, from += step) {
-      copy_four_bytes(place_of<ByElements>(shared, thread, i), from, next, i * ByElements::kStep < limit ? left : 0);
+      gather_four_bytes(place_of<ByElements>(shared, thread, i), from, next, i * ByElements::kStep < limit ? left : 0);
     }
   }
 

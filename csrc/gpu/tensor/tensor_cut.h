@@ -13,11 +13,11 @@ constexpr bool is_of_bytes(Kind kind) { return bytes_of(arithmetic_of(kind).lhs)
 template <Kind kKind>
 inline constexpr bool kIsOfBytes = is_of_bytes(kKind);  // a constant, because device code cannot call the function
 
-// Whether a kernel holds the tiles with the fewest accumulators, of which a multiprocessor takes the most thread blocks.
+// Whether a kernel holds the tiles with the fewest accumulators, which run with the most thread blocks per multiprocessor.
 constexpr bool is_light(Kernel kernel) { return kernel == Kernel::m128_light || kernel == Kernel::m128_long; }
 
-// Whether a multiprocessor holds three thread blocks of the light kernels and not four: for want of registers, or because the stages of
-// bytes, which are padded the most, would be only two.
+// Whether a multiprocessor holds only three thread blocks of the light kernels, not four: with four there would be too few registers, or
+// only two stages of byte types, which are padded the most.
 constexpr bool has_three_light_blocks(Kind kind) { return kind == Kind::f64 || kind == Kind::tf32x3 || is_of_bytes(kind); }
 
 // Whether a kernel is meant to run with one thread block on a multiprocessor.
@@ -105,7 +105,8 @@ struct SwizzledLines {
     return item / kRow * kColumn + (line + ahead) * kRow + ((item / kPiece ^ line) % 8 ^ ahead % 8) * kPiece + item % kPiece;
   }
 
-  // The distance from one instruction's steps of K to the next instruction's, and from 64 rows of A (columns of B) to the next 64.
+  // kDepthStep: distance between the K steps of one instruction and the next. kOuterStep: distance between 64 rows of A (columns of B) and
+  // the next 64.
   static constexpr int kDepthStep = kDepthItems ? 2 * kPiece : 16 * kRow, kOuterStep = kDepthItems ? 64 * kRow : kColumn;
   static constexpr int kEightLines = 8 * kRow;
 };
@@ -156,7 +157,7 @@ struct TensorCut {
   static constexpr bool kIsFloat8 = kBytes == 1 && !std::is_integral_v<T>;
   static constexpr bool kLoadsFirst = is_light(kKernel) && kKind != Kind::f64 && kKind != Kind::tf32x3 && !kIsFloat8;
 
-  // Whether the values that each step's copies need again are kept in registers: only in kernels that have registers left.
+  // Whether the values that every step's copies need stay in registers: only in kernels that have registers left.
   static constexpr bool kKeepsPlaces = kThreads == 128 || fills_multiprocessor(kKind, kKernel);
 
   // A warp's products of 16 x 8.
@@ -177,7 +178,7 @@ struct TensorCut {
   static constexpr int kElementsB = largest_of(B<true>::kElements, B<false>::kElements);
   static constexpr int kStageElements = kElementsA + kElementsB;
   static_assert(!kWarpgroups || kStageElements * kBytes % kSwizzleBytes == 0);
-  // The small parts of A, from where the tensor cores read them: those of this step and of the previous one, which may still be read.
+  // The small parts of A, which the tensor cores read in shared memory: this step's and the previous step's, which may still be read.
   static constexpr int kSmallElements = kTransposed && kKind == Kind::tf32x3 ? 2 * kElementsA : 0;
   static constexpr int kStages = tensor_stages(kKind, kKernel, kStageElements* kBytes, kSmallElements* kBytes);
   static_assert(kStages >= 2, "the pipeline needs two stages: lower the tile's step along K");

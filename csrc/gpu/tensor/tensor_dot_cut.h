@@ -65,7 +65,7 @@ struct DotSteps {
   __device__ static int first() { return thread_index() % kLanes * 8; }
   __device__ static typename Line::Piece read(const T* first, int line, int block) {
     typename Line::Piece piece;
-    load_matrices_transposed(first + block * kBlock + line * kLineElements, piece.element);
+    ldmatrix_x4_trans(first + block * kBlock + line * kLineElements, piece.element);
     return piece;
   }
 };

@@ -1,5 +1,5 @@
-// One dot-product tile (simt/dot_tile.h) on tensor cores, for more columns, or wider numbers, than the ordinary multiply-add units keep up
-// with. Each warp has rows of A of its own and loads them directly into fragment registers; shared memory holds B only.
+// One dot-product tile (simt/dot_tile.h) on tensor cores, for more columns or wider numbers than the ordinary multiply-add units keep up
+// with. Each warp loads its own rows of A directly into fragment registers; shared memory holds B only.
 #pragma once
 #include "gpu/tensor/tensor_copy.h"
 #include "gpu/tensor/tensor_dot_cut.h"

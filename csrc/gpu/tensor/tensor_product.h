@@ -51,7 +51,8 @@ __device__ inline int first_fragment(int from, int chunk) {
   }
 }
 
-// Calls put(half, depth_half, register) for a warp's kHalves halves of the chunk of K that comes `chunk` chunks after its first.
+// Loads the mma fragments of the warp's K chunk number `chunk`: calls put(m8_block, k_half, register) for each of kHalves blocks of 8 rows
+// (or columns, of B) and both halves of the chunk's K.
 template <class Lines, int kHalves, bool kDeepFirst, class T, class Put>
 __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
   constexpr int kPitch = Lines::kPitch;
@@ -66,7 +67,7 @@ __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
 #pragma unroll
     for (int half = 0; half < kHalves; half += 2) {
       uint32_t words[4];  // each with two rows in two steps of K
-      load_matrices_transposed(first + 32 * chunk * kPitch + 8 * half, words);
+      ldmatrix_x4_trans(first + 32 * chunk * kPitch + 8 * half, words);
 #pragma unroll
       for (int deep = 0; deep < 2; ++deep) {
         put(half, deep, select_bytes(words[2 * deep], words[2 * deep + 1], 0x6420));
@@ -79,9 +80,9 @@ __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
     for (int half = 0; half < kHalves; half += 2) {
       uint32_t words[4];
       if constexpr (Lines::kDepthItems) {
-        load_matrices(first + 8 * half * kPitch + 2 * chunk * kVectorItems, words);
+        ldmatrix_x4(first + 8 * half * kPitch + 2 * chunk * kVectorItems, words);
       } else {
-        load_matrices_transposed(first + 16 * chunk * kPitch + 8 * half, words);
+        ldmatrix_x4_trans(first + 16 * chunk * kPitch + 8 * half, words);
       }
       const auto put_word = [&](int i) { put(half + half_of<kDeepFirst>(i), deep_of<kDeepFirst>(i), words[i]); };
       put_word(0), put_word(1), put_word(2), put_word(3);
@@ -183,7 +184,7 @@ __device__ inline void multiply_float8(const uint32_t (&a)[Cut::kBlocksDown][4],
       uint32_t wide_b[2];
       widen_float8<typename Cut::Right>(b[j][deep], wide_b[0], wide_b[1]);
 #pragma unroll
-      for (int i = 0; i < Cut::kBlocksDown; ++i) multiply_float16(wide_a[i], wide_b, sums[i][j]);
+      for (int i = 0; i < Cut::kBlocksDown; ++i) mma_float16(wide_a[i], wide_b, sums[i][j]);
     }
   }
 }
@@ -197,16 +198,16 @@ __device__ inline void multiply_chunk(R (&a)[Cut::kBlocksDown][4], R (&b)[Cut::k
   };
   if constexpr (kIsOfBytes<Cut::kKind>) {
     if constexpr (std::is_integral_v<typename Cut::T>) {
-      each([&](int i, int j) { multiply_int8(a[i], b[j], sums[i][j]); });
+      each([&](int i, int j) { mma_int8(a[i], b[j], sums[i][j]); });
     } else {
       multiply_float8<Cut>(a, b, sums);
     }
   } else if constexpr (Cut::kKind == Kind::f64) {
-    each([&](int i, int j) { multiply_float64(a[i], b[j], sums[i][j]); });
+    each([&](int i, int j) { mma_float64(a[i], b[j], sums[i][j]); });
   } else if constexpr (Cut::kKind == Kind::bf16) {
-    each([&](int i, int j) { multiply_bfloat16(a[i], b[j], sums[i][j]); });
+    each([&](int i, int j) { mma_bfloat16(a[i], b[j], sums[i][j]); });
   } else if constexpr (Cut::kKind == Kind::f16) {
-    each([&](int i, int j) { multiply_float16(a[i], b[j], sums[i][j]); });
+    each([&](int i, int j) { mma_float16(a[i], b[j], sums[i][j]); });
   } else if constexpr (Cut::kKind == Kind::tf32) {
 #pragma unroll
     for (auto& block : a) {
@@ -218,7 +219,7 @@ __device__ inline void multiply_chunk(R (&a)[Cut::kBlocksDown][4], R (&b)[Cut::k
 #pragma unroll
       for (uint32_t& x : block) x = round_to_tf32(float_of_bits(x));
     }
-    each([&](int i, int j) { multiply_tf32(a[i], b[j], sums[i][j]); });
+    each([&](int i, int j) { mma_tf32(a[i], b[j], sums[i][j]); });
   } else {
     static_assert(Cut::kKind == Kind::tf32x3);
     uint32_t big_a[Cut::kBlocksDown][4], small_a[Cut::kBlocksDown][4], big_b[Cut::kBlocksAcross][2], small_b[Cut::kBlocksAcross][2];
@@ -230,11 +231,11 @@ __device__ inline void multiply_chunk(R (&a)[Cut::kBlocksDown][4], R (&b)[Cut::k
     for (int i = 0; i < Cut::kBlocksDown; ++i) {
       float chunk[Cut::kBlocksAcross][4] = {};
 #pragma unroll
-      for (int j = 0; j < Cut::kBlocksAcross; ++j) multiply_tf32(small_a[i], big_b[j], chunk[j]);
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) mma_tf32(small_a[i], big_b[j], chunk[j]);
 #pragma unroll
-      for (int j = 0; j < Cut::kBlocksAcross; ++j) multiply_tf32(big_a[i], small_b[j], chunk[j]);
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) mma_tf32(big_a[i], small_b[j], chunk[j]);
 #pragma unroll
-      for (int j = 0; j < Cut::kBlocksAcross; ++j) multiply_tf32(big_a[i], big_b[j], chunk[j]);
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) mma_tf32(big_a[i], big_b[j], chunk[j]);
 #pragma unroll
       for (int j = 0; j < Cut::kBlocksAcross; ++j) {
 #pragma unroll

@@ -91,7 +91,7 @@ struct TensorRowProducts {
         // The line consists of four vectors; the w-th pair of steps of each vector belongs to the w-th matrix. A row of the matrix is a
         // step, and each lane gets a pair of steps of its own vector.
         const int matrix = lane / 8, row = lane % 8, ahead = (row / 2 - lane % 4) * Line::kPiece + 2 * matrix + row % 2;
-        load_matrices_transposed(rows.eight_rows(eight, ahead < count ? k + ahead : 0), x.element);
+        ldmatrix_x4_trans(rows.eight_rows(eight, ahead < count ? k + ahead : 0), x.element);
 #pragma unroll
         for (int w = 0; w < Line::kWords; ++w) {
           if (2 * w + 1 >= count) x.element[w] &= 2 * w < count ? 0xffffu : 0u;

@@ -161,7 +161,7 @@ struct TensorFamily {
     // The products' code is instantiated for each layout of the operands: it is short, and a branch inside would keep the loads from being
     // moved ahead. It is also instantiated for each way of copying, if both operands are copied in that way, or A is
     // turned and B copied in vectors: code that a loop does not need would cost it instruction fetches (docs/design/latency.md, L12).
-    const bool across_a = place.matrix[kA].access == Access::columns, along_b = place.matrix[kB].access == Access::columns;
+    const bool mn_major_a = place.matrix[kA].access == Access::columns, k_major_b = place.matrix[kB].access == Access::columns;
     const auto with_both = [&](auto lines_a, auto lines_b) __attribute__((always_inline)) {
       const auto copied = [&](auto mode_a, auto mode_b) __attribute__((always_inline)) {
         accumulate<Cut, Products, typename decltype(lines_a)::type, typename decltype(lines_b)::type>(place, shared, mode_a, mode_b, sums);
@@ -179,7 +179,7 @@ struct TensorFamily {
       if constexpr (!kVectorsOnly) copied(RuntimeMode{modes.a}, RuntimeMode{modes.b});
     };
     const auto with_b = [&](auto lines_a) __attribute__((always_inline)) {
-      if (along_b) {
+      if (k_major_b) {
         with_both(lines_a, Chosen<typename Cut::template B<true>>());
       } else {
         with_both(lines_a, Chosen<typename Cut::template B<false>>());
@@ -187,7 +187,7 @@ struct TensorFamily {
     };
     if constexpr (Cut::kTransposed) {
       with_b(Chosen<typename Cut::template A<true>>());
-    } else if (across_a) {
+    } else if (mn_major_a) {
       with_b(Chosen<typename Cut::template A<false>>());
     } else {
       with_b(Chosen<typename Cut::template A<true>>());

@@ -13,10 +13,10 @@ class WarpgroupProducts {
 
   __device__ explicit WarpgroupProducts(const T*) : first_a_(thread_index() / 128 * LinesA::kOuterStep) {}
 
-  // Called after a step's operands have arrived and before the barrier that makes them visible to the thread block.
+  // Called after a step's operands have arrived and before the barrier that makes them visible to the CTA.
   template <class CopyA>
   __device__ static void prepare(const CopyA&, const T*) {
-    fence_async_proxy();
+    fence_proxy_async();
   }
 
   // `meanwhile`, which starts copies, is called while the products run.
@@ -24,15 +24,15 @@ class WarpgroupProducts {
   __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
     const MatrixDescriptor a = matrix_descriptor(stage + first_a_, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
     const MatrixDescriptor b = matrix_descriptor(stage + Cut::kElementsA, LinesB::kOuterStep * kBytes, LinesB::kEightLines * kBytes);
-    warpgroup_arrive();
+    wgmma_fence();
 #pragma unroll
     for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
-      multiply_warpgroup<Cut::kKind, !LinesA::kDepthItems, !LinesB::kDepthItems>(moved(a, chunk * LinesA::kDepthStep * kBytes),
-                                                                                 moved(b, chunk * LinesB::kDepthStep * kBytes), sums[0]);
+      wgmma<Cut::kKind, !LinesA::kDepthItems, !LinesB::kDepthItems>(moved(a, chunk * LinesA::kDepthStep * kBytes),
+                                                                    moved(b, chunk * LinesB::kDepthStep * kBytes), sums[0]);
     }
-    warpgroup_commit();
+    wgmma_commit_group();
     meanwhile();
-    warpgroup_wait_all();
+    wgmma_wait_group<0>();
   }
 
  private:
@@ -59,7 +59,7 @@ class TransposedProducts {
       odd_ = !odd_;
       T* const small = small_ + odd_ * Cut::kElementsA;
       float sum = 0;  // of all small parts, to detect Inf and NaN
-      copy_a.begin_visits();
+      copy_a.wait_for_visits();
       copy_a.visit(stage, [&](const auto& piece) __attribute__((always_inline)) {
         auto rest = piece;
 #pragma unroll
@@ -77,7 +77,7 @@ class TransposedProducts {
         });
       }
     }
-    fence_async_proxy();
+    fence_proxy_async();
   }
 
   // The fragments of a chunk are loaded while the products of the previous chunk run. For TF32, B's numbers are rounded in registers, but
@@ -92,12 +92,12 @@ class TransposedProducts {
 #pragma unroll
           for (uint32_t& x : block) x = round_to_tf32(float_of_bits(x));
         }
-        warpgroup_arrive();
+        wgmma_fence();
 #pragma unroll
-        for (int block = 0; block < Cut::kBlocksDown; ++block) multiply_warpgroup_tf32(b[block], moved(a, chunk * kStep), sums[block]);
+        for (int block = 0; block < Cut::kBlocksDown; ++block) wgmma_tf32(b[block], moved(a, chunk * kStep), sums[block]);
       });
       meanwhile();
-      warpgroup_wait_all();
+      wgmma_wait_group<0>();
     } else {
       // The tensor cores truncate sums where float32 would round, and the error grows with K. So each step has sums of its own, which are
       // added to the total with rounding.
@@ -106,16 +106,16 @@ class TransposedProducts {
       each_chunk(stage, [&](int chunk, Fragments& b) __attribute__((always_inline)) {
         Fragments big, small;
         split(b, big, small);
-        warpgroup_arrive();
+        wgmma_fence();
 #pragma unroll
         for (int block = 0; block < Cut::kBlocksDown; ++block) {
-          multiply_warpgroup_tf32(small[block], moved(a, chunk * kStep), step[block], chunk > 0);
-          multiply_warpgroup_tf32(big[block], moved(small_a, chunk * kStep), step[block]);
-          multiply_warpgroup_tf32(big[block], moved(a, chunk * kStep), step[block]);
+          wgmma_tf32(small[block], moved(a, chunk * kStep), step[block], chunk > 0);
+          wgmma_tf32(big[block], moved(small_a, chunk * kStep), step[block]);
+          wgmma_tf32(big[block], moved(a, chunk * kStep), step[block]);
         }
       });
       meanwhile();
-      warpgroup_wait_all();
+      wgmma_wait_group<0>();
 #pragma unroll
       for (int i = 0; i < Cut::kBlocksDown; ++i) {
 #pragma unroll
@@ -145,7 +145,7 @@ class TransposedProducts {
       load_halves<LinesB, 2 * Cut::kBlocksDown, false>(stage + first_b_, chunk,
                                                        [&](int half, int deep, auto x) { b[half / 2][2 * deep + half % 2] = x; });
       action(chunk, b);
-      warpgroup_commit();
+      wgmma_commit_group();
     }
   }
 

@@ -9,9 +9,9 @@ namespace vbgemm {
 
 inline constexpr int kAddThreads = 256;
 
-// How many thread blocks reduce each split tile, if `num_splits` tiles have `num_sums` partial sums among them: so many that each thread
-// loads two vectors of four sums, for a tile with the average number. Where there are many tiles the number is bounded, because further
-// thread blocks would wait for each other and not for memory.
+// Thread blocks per split tile, where `num_splits` tiles have `num_sums` partial sums together: enough that each thread loads two vectors
+// of four sums of an average tile. With many tiles the number is bounded, because further thread blocks would wait for each other and not
+// for memory.
 constexpr int add_blocks(int64_t num_splits, int64_t num_sums) {
   constexpr int64_t kSumsOfBlock = kAddThreads * 4 * 2, kMax = 64, kMaxTotal = 1024;
   const int64_t blocks = num_sums / num_splits / kSumsOfBlock, fair = kMaxTotal / num_splits, most = fair < kMax ? fair : kMax;
@@ -19,8 +19,8 @@ constexpr int add_blocks(int64_t num_splits, int64_t num_sums) {
   return static_cast<int>(few < 1 ? 1 : few);
 }
 
-// How many parts of a thread block work on the same elements, each part on a range of the K slices: more parts where there are more slices.
-// The order of the additions depends on nothing else. (The values are constants, so that no division by them remains at run time.)
+// Parts of a thread block that work on the same elements, each on a range of the K slices: more parts for more slices. The order of the
+// additions depends on nothing else. (The values are constants, so that no division by them remains at run time.)
 constexpr __host__ __device__ int parts_of(int slices) {
   const int many = slices > 256 ? 64 : slices > 128 ? 32 : slices > 64 ? 16 : 8;
   return slices > 32 ? many : slices > 16 ? 4 : slices > 8 ? 2 : 1;
@@ -161,8 +161,8 @@ struct AddPartialSums {
     }
   }
 
-  // Whether all that will be read lies inside the workspace, in whole vectors, and the slices do not overlap. Then the length of the
-  // workspace bounds the number of slices.
+  // Whether the partial sums lie inside the workspace, as whole vectors, and the slices do not overlap. Then the length of the workspace
+  // bounds the number of slices.
   __device__ static bool has_its_sums(const SplitTile& tile, const Buffer& sums) {
     const int rows = tile.position.rows, cols = tile.position.cols;
     if (tile.slices < 1 || rows < 1 || cols < 1 || tile.pitch < cols || tile.slice_stride < 0 || tile.first < 0) return false;

@@ -23,10 +23,10 @@ struct alignas(N * sizeof(T)) Vector {
   T element[N];
 };
 
-// Upper bound of the shared memory, in bytes, that one thread block of a kernel may use. Light kernels leave room for eight thread blocks
-// of 128 threads (four of 256) on a multiprocessor with 227 KB. The largest tiles have two stages with 128 bytes of each row of A, as a
-// barrier for each 64 costs them more than a third stage gains (docs/design/kernels.md, K11). The four (two, if wide) thread blocks of row
-// tiles keep as many bytes of A in flight as fit.
+// Upper bound of the shared memory of a thread block, in bytes. Light kernels leave room for eight thread blocks of 128 threads (four of
+// 256) on a multiprocessor with 227 KB. The largest tiles have two stages of 128 bytes of each row of A: a barrier every 64 bytes would
+// cost more than a third stage gains (docs/design/kernels.md, K11). The four (two, if wide) thread blocks of row tiles keep as many bytes
+// of A in flight as fit.
 constexpr int shared_budget(Kernel kernel) {
   switch (kernel) {
     case Kernel::t128_light: return 27 * 1024;
@@ -107,8 +107,8 @@ struct TileCut {
 
   static constexpr int kDepth = k_step(kShape, sizeof(T), kCdna);
 
-  // L2 prefetch size of the operand copies, in bytes. Skinny tiles serve problems that are bound by memory, which is faster when longer
-  // pieces of a row are fetched together (docs/design/kernels.md, K9).
+  // L2 prefetch size of the operand copies, in bytes. Skinny tiles serve memory-bound problems, which are faster if longer pieces of a row
+  // are fetched together (docs/design/kernels.md, K9).
   static constexpr int kAhead = is_far_longer(kShape) ? 256 : 128;
 
   // The largest tiles, which are bound by multiply-adds. How B is copied down columns was measured (docs/design/kernels.md, K11).

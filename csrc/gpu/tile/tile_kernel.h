@@ -69,7 +69,7 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
   static_assert(kHeld.fits);
   template <int kRow>
   using Cut = typename Family::template Cut<kRow>;
-  // The rows of a kernel use the same shared memory in turn, so that it has the size of the largest.
+  // All tile shapes that a kernel is compiled for share one buffer in shared memory, of the size of the largest.
   static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({1, Cut<kHeld.row[kIndex]>::kSharedElements...});
 
   struct Shared {

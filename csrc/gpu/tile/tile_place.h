@@ -143,7 +143,7 @@ __device__ inline int run_of_tile(const Descriptors& plan, int tile) {
   while (high - low > 1) {
     const int stride = (high - low + kWaveSize - 1) / kWaveSize;
     const int64_t probe = low + static_cast<int64_t>(lane) * stride;
-    const int before = count_lanes(probe < high && load_early(&plan.runs[probe].first_tile) <= tile);
+    const int before = popc_ballot(probe < high && load_early(&plan.runs[probe].first_tile) <= tile);
     low += (before > 0 ? before - 1 : 0) * stride;
     high = high - low < stride ? high : low + stride;
   }
@@ -282,7 +282,7 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, T
   if (lane == kC && is_slice) buffer = parameters.sums, there = true;
   const bool inside = there && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
   const bool needed = lane >= kFirst && (lane <= kC || optional);
-  if (count_lanes(needed && !inside && !(optional && part.buffer < 0)) > 0 || (lane > kC && !optional)) return;
+  if (popc_ballot(needed && !inside && !(optional && part.buffer < 0)) > 0 || (lane > kC && !optional)) return;
 
   const DType result = is_slice ? kDTypeOf<Accumulator<T>> : parameters.result;
   if (there) {
@@ -332,7 +332,7 @@ __device__ inline void find_tile(const KernelParameters& parameters, int index, 
   } else if (!find_in_run(plan, index, lane, extent_of, at, part)) {
     return;
   }
-  const bool is_slice = count_lanes(lane == kC && part.buffer == kAmongSums) > 0;
+  const bool is_slice = popc_ballot(lane == kC && part.buffer == kStoreToWorkspace) > 0;
   place_tile<kMirrors, kA>(parameters, at, part, extent_of(at.tile_id), is_slice, place);
 }
 

@@ -13,7 +13,7 @@ from jax_vbgemm._src.blocksparse.blocks import Sector
 from jax_vbgemm._src.blocksparse.contraction import Contraction, charges
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
 from jax_vbgemm._src.planner import Auto, resolve_planner
-from jax_vbgemm._src.planner.single_dots import Alternative, Choice, Member, worthwhile
+from jax_vbgemm._src.planner.single_dots import Alternative, ChosenSplit, Member, worthwhile
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 
 _MOST_DOTS = 48  # of a contraction: XLA compiles each by itself, which takes some milliseconds
@@ -44,7 +44,7 @@ def _choice(
     preferred_element_type: Any,
     planner: Any,
     implementation: str | None,
-) -> Choice | None:
+) -> ChosenSplit | None:
     """The fastest way; None where the caller asks for one, or where the cost model does not know the products."""
     device, (dtype, other), precision = backends.traced_target(), work.dtypes, canonical_precision(precision)
     if implementation is not None or resolve_planner(planner) != Auto() or not work.segments:

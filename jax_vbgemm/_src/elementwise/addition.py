@@ -149,8 +149,8 @@ def _xla_form(
 
 
 def _are_multiples(alpha: Known | None, beta: Known | None) -> bool:
-    """Whether the results are known multiples of the xs alone: a linear map, which is its own derivative and, of
-    cotangents, its own transpose."""
+    """Whether each result is its x times a static number. Such a map is linear: it is its own derivative and, applied
+    to cotangents, its own transpose."""
     return alpha is not None and beta is not None and not any(beta)
 
 

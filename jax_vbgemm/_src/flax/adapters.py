@@ -17,9 +17,9 @@ from jax_vbgemm._src.integers import saturated
 from jax_vbgemm._src.matmul.members import row_multiple
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.api import ragged_dot, sizes_argument
+from jax_vbgemm._src.ragged.flat_rows import only_own_columns, stacked
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_with_rest
 from jax_vbgemm._src.ragged.indices import clamp
-from jax_vbgemm._src.ragged.packed_rows import only_own_columns, stacked
 from jax_vbgemm._src.ragged.reference import group_of, rows_of_groups
 from jax_vbgemm._src.ragged.select_rows import select_rows
 

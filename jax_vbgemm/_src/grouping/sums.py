@@ -28,7 +28,7 @@ _ELEMENTWISE = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class Sum:
+class DotSum:
     """A sum of products: `node` has the sum of `dots`, in their order, as its result. `parts` are the equations that
     the sum replaces, in an order in which they can run.
     """
@@ -51,7 +51,7 @@ class Sum:
         first = self.dots[0].problem
         return Problem(first.m, first.n, sum(dot.problem.k for dot in self.dots), first.batch, *flags)
 
-    def can_add(self, other: Sum) -> bool:
+    def can_add(self, other: DotSum) -> bool:
         """Whether a kernel can compute the sum of both."""
         ours, theirs = self.dots[0], other.dots[0]
         sizes = [
@@ -61,13 +61,13 @@ class Sum:
         return sizes[0] == sizes[1] and self.problem.k + other.problem.k <= LARGEST_SIZE
 
 
-def add_up(program: Program, found: dict[int, Sum]) -> dict[int, Sum]:
+def add_up(program: Program, found: dict[int, DotSum]) -> dict[int, DotSum]:
     """The sums of the products `found`, by the id of their node. In `program`, one node replaces the nodes of each
     sum."""
     uses = Counter(value for node in program.nodes for value in node.values())
     uses.update(program.outputs)
-    made: dict[int, Sum] = {}  # sums by the value of their result
-    of_node: dict[int, Sum] = {}
+    made: dict[int, DotSum] = {}  # sums by the value of their result
+    of_node: dict[int, DotSum] = {}
     absorbed: set[int] = set()
     for place, node in enumerate(program.nodes):
         if id(node) in found:
@@ -79,7 +79,7 @@ def add_up(program: Program, found: dict[int, Sum]) -> dict[int, Sum]:
         if left is None or right is None or left is right or not left.can_add(right):
             continue
         total = replace(node, inputs=[*left.node.inputs, *right.node.inputs])
-        added = Sum(total, left.dots + right.dots, (*left.parts, *right.parts, node))
+        added = DotSum(total, left.dots + right.dots, (*left.parts, *right.parts, node))
         absorbed |= {id(left.node), id(right.node)}
         of_node[id(total)] = added
         made.update(dict.fromkeys(node.outputs.values(), added))
@@ -98,7 +98,7 @@ def fused_operands(program: Program) -> frozenset[Value]:
     return frozenset(value for value in made if uses[value] == 1)
 
 
-def members_of(sums: Sequence[Sum], fused: Collection[Value] = ()) -> tuple[Member, ...]:
+def members_of(sums: Sequence[DotSum], fused: Collection[Value] = ()) -> tuple[Member, ...]:
     """The sums as members of one call, with the arrays that the call is passed.
 
     fused: the values that XLA would compute inside of a dot, and that have to be written for a call.

@@ -15,7 +15,7 @@ from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.grouping.dots import dot_of
 from jax_vbgemm._src.grouping.program import Node, Program, Value, has_dots
 from jax_vbgemm._src.grouping.report import Report
-from jax_vbgemm._src.grouping.sums import Sum, add_up, fused_operands, members_of
+from jax_vbgemm._src.grouping.sums import DotSum, add_up, fused_operands, members_of
 from jax_vbgemm._src.matmul.contract import contract
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.primitive import Batched, Term
@@ -150,7 +150,7 @@ class _Grouping:
         steps: list[Callable[[Env], None]] = []
         before = self.report.calls
         for level in sorted(levels):
-            alike: dict[Any, list[Sum]] = {}
+            alike: dict[Any, list[DotSum]] = {}
             scans: dict[Any, list[Node]] = {}
             for node in levels[level]:
                 if id(node) in sums:
@@ -171,9 +171,9 @@ class _Grouping:
                 steps += [self._step(x, where) for member in members if id(member) not in bound for x in member.parts]
         return _Grouped(program, steps, self.report.calls > before)
 
-    def _sums(self, program: Program, where: str) -> dict[int, Sum]:
+    def _sums(self, program: Program, where: str) -> dict[int, DotSum]:
         """The products that kernels can compute, summed where nothing else uses them, by the id of their node."""
-        found: dict[int, Sum] = {}
+        found: dict[int, DotSum] = {}
         costs = calls_of(self.device)
         for node in program.nodes:
             if node.eqn.primitive.name == "dot_general":
@@ -181,7 +181,7 @@ class _Grouping:
                 if isinstance(dot, str):
                     self.report.leave(where, node.eqn, dot)
                 else:
-                    found[id(node)] = Sum(node, (dot,), (node,))
+                    found[id(node)] = DotSum(node, (dot,), (node,))
         return add_up(program, found)
 
     def _step(self, node: Node, where: str) -> Callable[[Env], None]:
@@ -189,7 +189,7 @@ class _Grouping:
         eqn = self._with_grouped_bodies(node.eqn, where) if has_dots(node.eqn) else node.eqn
         return lambda env: node.write(compat.run_equation(eqn, node.operands(env)), env)
 
-    def _chosen(self, sums: list[Sum], fused: frozenset[Value], where: str) -> list[Sum]:
+    def _chosen(self, sums: list[DotSum], fused: frozenset[Value], where: str) -> list[DotSum]:
         """The sums of a level that are predicted to be clearly faster in one call than as XLA's dots."""
         dot = sums[0].dots[0]
         members = members_of(sums, fused)
@@ -206,7 +206,7 @@ class _Grouping:
             self.report.join(where, [member.problem for member in together], sum(len(x.dots) for x in together), best)
         return together
 
-    def _bind(self, sums: list[Sum], env: Env) -> None:
+    def _bind(self, sums: list[DotSum], env: Env) -> None:
         """One call for all products of `sums`."""
         operands: list[Any] = []
         terms, dtypes = [], []

@@ -18,7 +18,7 @@ from jax_vbgemm._src.ragged.api import ragged_dot
 from jax_vbgemm._src.ragged.segments import segment_of
 
 
-class Choice(NamedTuple):
+class WeightChoice(NamedTuple):
     """The choice of weights for each row."""
 
     taken: jax.Array  # for each row, the index of its weights; an index beyond the last weights means none
@@ -26,7 +26,7 @@ class Choice(NamedTuple):
     order: jax.Array | None  # the permutation that sorts rows by weights; None: they are sorted already
 
 
-def chosen(name: str, indices: Any, counts: Any, groups: int, leading: Shape) -> tuple[Choice, Shape]:
+def chosen(name: str, indices: Any, counts: Any, groups: int, leading: Shape) -> tuple[WeightChoice, Shape]:
     """The choice, and the leading axes to which rows have to be broadcast."""
     if indices is not None and counts is not None:
         raise ValueError(f"{name}: give either indices (the weights of each row) or counts (the rows of each weights)")
@@ -42,18 +42,18 @@ def chosen(name: str, indices: Any, counts: Any, groups: int, leading: Shape) ->
             )
         ends = jnp.cumsum(jnp.maximum(array, 0))
         taken = segment_of(jnp.arange(leading[0], dtype=ends.dtype), ends)
-        return Choice(taken, array, None), leading
+        return WeightChoice(taken, array, None), leading
     try:
         rows = jnp.broadcast_shapes(array.shape, leading)
     except ValueError:
         raise ValueError(f"{name}: indices are {array.shape}, which must broadcast with x's {leading}") from None
     array = jnp.broadcast_to(array, rows).reshape(math.prod(rows))
     taken = jnp.clip(jnp.where(array < 0, array + array.dtype.type(groups), array), 0, groups - 1)
-    return Choice(taken, jnp.bincount(taken, length=groups), jnp.argsort(taken)), rows
+    return WeightChoice(taken, jnp.bincount(taken, length=groups), jnp.argsort(taken)), rows
 
 
 def indexed_products(
-    x: Features, y: Features, paths: Sequence[Path], weights: Sequence[jax.Array], choice: Choice, **options: Any
+    x: Features, y: Features, paths: Sequence[Path], weights: Sequence[jax.Array], choice: WeightChoice, **options: Any
 ) -> Features:
     """y with its values replaced by the products of all paths; weights are (groups, mul_in, mul_out)."""
     order = choice.order

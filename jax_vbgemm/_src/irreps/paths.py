@@ -54,7 +54,7 @@ def paths_of(
         norm = 1.0 / math.sqrt(fan_in) if fan_in > 0 else 1.0
         shape = (irreps_in[i_in].mul, irreps_out[i_out].mul)
         paths.append(Path(i_in, i_out, shape, norm**by_gradient, norm ** (1.0 - by_gradient)))
-    for i_out in _biased(where, irreps_out, biases):
+    for i_out in _outputs_with_bias(where, irreps_out, biases):
         paths.append(Path(None, i_out, (irreps_out[i_out].mul,), 1.0, 0.0))
     return tuple(paths)
 
@@ -90,7 +90,7 @@ def _pairs(where: str, irreps_in: Irreps, irreps_out: Irreps, instructions: Any)
     return pairs
 
 
-def _biased(where: str, irreps_out: Irreps, biases: Any) -> Iterable[int]:
+def _outputs_with_bias(where: str, irreps_out: Irreps, biases: Any) -> Iterable[int]:
     if isinstance(biases, bool):
         return [index for index, x in enumerate(irreps_out) if biases and x.is_scalar]
     if not isinstance(biases, Sequence) or len(biases) != len(irreps_out):

@@ -19,7 +19,7 @@ from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.mesh_axes import MeshAxes
 
 Function = Callable[..., Sequence[jax.Array | View]]
-Layouts = Mapping[Any, "Layout"]  # by dtype
+Layouts = Mapping[Any, "BufferLayout"]  # by dtype
 
 
 def divided(
@@ -82,7 +82,7 @@ def _layouts(of_round: Round, arrays: Sequence[jax.Array]) -> Layouts:
     """The layout of the round's results of each dtype."""
     dtypes = dict.fromkeys(arrays[p.array].dtype for share in of_round.shares for p in share)
     return {
-        dtype: Layout([[p for p in share if arrays[p.array].dtype == dtype] for share in of_round.shares], arrays)
+        dtype: BufferLayout([[p for p in share if arrays[p.array].dtype == dtype] for share in of_round.shares], arrays)
         for dtype in dtypes
     }
 
@@ -144,7 +144,7 @@ def _joined(parts: Sequence[tuple[Piece, jax.Array]], shape: jax.ShapeDtypeStruc
     return (values[0] if len(values) == 1 else jnp.concatenate(values)).reshape(shape.shape)
 
 
-class Layout:
+class BufferLayout:
     """The layout of the results of one dtype in the buffers of all devices.
 
     There are two collectives, and the cheaper one is used. An all-gather sends n times the largest part to every

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from jax_vbgemm._src.matmul.layout import Layout, Levels, Refined, Shape, merge, refine
-from jax_vbgemm._src.matmul.primitive import Sizes, Term
+from jax_vbgemm._src.matmul.primitive import Term, TermSizes
 
 MAX_PRODUCTS_OF_K = 16
 """How many products a product with several levels of K may become; beyond that, a copy with one level is cheaper."""
@@ -51,7 +51,7 @@ class Address(NamedTuple):
     pair: int = 0
 
 
-def address(lhs: Shape, rhs: Shape, term: Term, sizes: Sizes) -> Address | None:
+def address(lhs: Shape, rhs: Shape, term: Term, sizes: TermSizes) -> Address | None:
     """The address of a product of dense operands; None where the batch dimensions need more than two strides."""
     out = Layout.row_major(sizes.result)
     products = addresses((factors(Layout.row_major(lhs), Layout.row_major(rhs), term),), out)

@@ -12,7 +12,7 @@ from jax_vbgemm._src import compat
 from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.epilogue import Epilogue, Scalar
 from jax_vbgemm._src.matmul.layout import Layout, Shape
-from jax_vbgemm._src.matmul.primitive import Batched, Sizes, Target, Term, Window, batched_matmul_p, sizes_of
+from jax_vbgemm._src.matmul.primitive import Batched, Target, Term, TermSizes, Window, batched_matmul_p, sizes_of
 from jax_vbgemm._src.matmul.view import Operand, View, dense
 
 
@@ -60,7 +60,7 @@ def contract(operands: Sequence[Operand], batched: Batched) -> list[jax.Array]:
     return [array if array.shape == shape else array.reshape(shape) for array, shape in zip(found, wanted, strict=True)]
 
 
-def _are_tall(batched: Batched, sizes: Sequence[Sizes], shapes: Sequence[Shape]) -> list[bool]:
+def _are_tall(batched: Batched, sizes: Sequence[TermSizes], shapes: Sequence[Shape]) -> list[bool]:
     """Whether each result is bound as one tall product, which all of its terms have to permit."""
     tall = [True] * len(batched.out_dtypes)
     for term, size in zip(batched.terms, sizes, strict=True):
@@ -81,7 +81,7 @@ class _Uses:
         self._bases = {self._array_of[target.base] for target in targets if target.base is not None}
         self._number: dict[tuple[int, Shape | Layout], int] = {}
 
-    def term(self, term: Term, size: Sizes, tall: bool) -> Term:
+    def term(self, term: Term, size: TermSizes, tall: bool) -> Term:
         lhs, rhs = (self._operands[index].shape for index in (term.lhs, term.rhs))
         if tall:
             lhs, rhs = (math.prod(size.batch) * size.m, size.k), rhs[-2:]

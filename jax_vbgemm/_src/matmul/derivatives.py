@@ -46,9 +46,9 @@ def _stay_in_kernel(tangents: Sequence[Any], batched: Batched) -> bool:
     It can where each result is alpha sum + bias with a number for alpha, and where a bias has a tangent only if its sum
     has one.
     """
-    moving = {term.out for term in batched.terms if _moves(tangents[term.lhs]) or _moves(tangents[term.rhs])}
+    moving = {term.out for term in batched.terms if _is_nonzero(tangents[term.lhs]) or _is_nonzero(tangents[term.rhs])}
     return all(
-        epilogue.is_affine and (epilogue.bias is None or not _moves(tangents[epilogue.bias]) or out in moving)
+        epilogue.is_affine and (epilogue.bias is None or not _is_nonzero(tangents[epilogue.bias]) or out in moving)
         for out, epilogue in enumerate(batched.epilogues)
     )
 
@@ -64,18 +64,18 @@ def _put_tangents(
     placed: list[Any] = []
     for index, (result, base) in enumerate(zip(results, bases, strict=True)):
         parts = [(w.layout, tangent) for w, tangent in zip(writes, tangents, strict=True) if w.array == index]
-        base = base if _moves(base) else None
-        if base is None and not any(_moves(tangent) for _, tangent in parts):
+        base = base if _is_nonzero(base) else None
+        if base is None and not any(_is_nonzero(tangent) for _, tangent in parts):
             placed.append(_zero(result))
             continue
         total = jnp.zeros_like(result) if base is None else base
-        values = [tangent if _moves(tangent) else None for _, tangent in parts]
+        values = [tangent if _is_nonzero(tangent) else None for _, tangent in parts]
         windows = [Window(0, layout) for layout, _ in parts]
         placed += reference.put(values, windows, [Target(total.shape, 0)], [total], [read[index] if read else []])
     return placed
 
 
-def _moves(tangent: Any) -> bool:
+def _is_nonzero(tangent: Any) -> bool:
     return tangent is not None and not isinstance(tangent, ad.Zero)
 
 
@@ -93,7 +93,7 @@ def _tangents_of_sums(
     Where the call has targets, these are the results, and `bases` holds the tangent of each target's base or None.
     """
     operands = [*primals, *tangents]
-    active = [_moves(tangent) for tangent in tangents]
+    active = [_is_nonzero(tangent) for tangent in tangents]
     moving: list[Term] = []
     for term in batched.terms:
         if active[term.lhs]:
@@ -116,7 +116,7 @@ def _tangents_of_sums(
             window = batched.writes[out]
             writes.append(window._replace(array=moved.index(window.array)))
         for index in moved:
-            base = result_tangents[index] if _moves(result_tangents[index]) else None
+            base = result_tangents[index] if _is_nonzero(result_tangents[index]) else None
             if base is None and (bases[index] is not None or index in still):
                 base = jnp.zeros_like(results[index])
             targets.append(target_of(results[index].shape, base, factors))
@@ -160,7 +160,7 @@ def _jvp_of_epilogues(primals: Sequence[Any], tangents: Sequence[Any], batched: 
 
 def _follows_from_result(epilogue: Epilogue, tangents: Sequence[Any], dtype: Any) -> bool:
     """Whether the derivative of a result can be computed from the result, without the sum before its epilogue."""
-    if isinstance(epilogue.alpha, tuple) and _moves(tangents[epilogue.alpha[0]]):
+    if isinstance(epilogue.alpha, tuple) and _is_nonzero(tangents[epilogue.alpha[0]]):
         return False
     if epilogue.activation == "relu" and epilogue.alpha != 1:
         # A sum times a small alpha may be positive in the accumulator and round to 0 in float16, which has fewer
@@ -186,7 +186,7 @@ def _finish(
     referred = dict.fromkeys(epilogue.operands())
     current = [total, *(dense(primals[index]) for index in referred)]
     moving = [sum_tangent, *(dense(tangents[index]) for index in referred)]
-    moves = [_moves(tangent) for tangent in moving]
+    moves = [_is_nonzero(tangent) for tangent in moving]
 
     def finish(*moved: Any) -> jax.Array:
         given = iter(moved)

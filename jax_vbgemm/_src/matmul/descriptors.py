@@ -20,13 +20,13 @@ from jax_vbgemm._src.planner.tiles.pieces import Pieces, count_pieces, cut, of_s
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs
 from jax_vbgemm._src.planner.tiles.split_k import KSlices, slices_of
 from jax_vbgemm._src.records import (
-    AMONG_SUMS,
-    CONTINUED,
     EPILOGUE,
+    KEEP_ACCUMULATORS,
     PROBLEM,
     READY_TILE,
     RUN,
     SPLIT_TILE,
+    STORE_TO_WORKSPACE,
 )
 
 KERNELS = tuple(_core.kernels())
@@ -135,10 +135,11 @@ def _split_k(rows: NDArray[np.void], slices: KSlices, catalogue: Catalogue) -> N
     splits["first"], splits["slices"] = slices.sums[first], slices.number[first]
     splits["pitch"], splits["slice_stride"] = shape.n[tile_id[first]], (shape.m * shape.n)[tile_id[first]]
     split = slices.number > 1
-    among_sums = {
-        "offset": slices.sums, "row_stride": shape.n[tile_id], "col_stride": 1, "buffer": AMONG_SUMS, "mirrored": 0,
+    to_workspace = {
+        "offset": slices.sums, "row_stride": shape.n[tile_id], "col_stride": 1, "buffer": STORE_TO_WORKSPACE,
+        "mirrored": 0,
     }  # fmt: skip
-    for field, values in among_sums.items():
+    for field, values in to_workspace.items():
         rows["c"][field] = np.where(split, values, rows["c"][field])
     return splits
 
@@ -189,7 +190,7 @@ def pack(
     if slices is not None:
         splits, num_sums = _split_k(tiles, slices, plan.catalogue), slices.num_sums
     if len(continued):
-        tiles["c"]["buffer"][continued] = CONTINUED
+        tiles["c"]["buffer"][continued] = KEEP_ACCUMULATORS
     finishing = np.zeros(0, EPILOGUE) if epilogues is None else epilogues
     parts = [table.view(np.int32), finishing.view(np.int32), tiles.view(np.int32), splits.view(np.int32)]
     num_tiles = len(tiles) if ready else plan.num_tiles

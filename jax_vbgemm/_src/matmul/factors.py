@@ -16,12 +16,12 @@ from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.options import check_options, result_dtype
 from jax_vbgemm._src.matmul.packed import RaggedArray, unpacked
 from jax_vbgemm._src.matmul.precision import canonical_precision
-from jax_vbgemm._src.matmul.primitive import Sizes, Term, sizes_of
+from jax_vbgemm._src.matmul.primitive import Term, TermSizes, sizes_of
 from jax_vbgemm._src.matmul.view import Operand, View, as_operand, is_view
 from jax_vbgemm._src.structure import difference, path_of
 
 
-class Factors(NamedTuple):
+class FactorTree(NamedTuple):
     """The left or the right factors, one for each product."""
 
     argument: str
@@ -33,7 +33,7 @@ class Factors(NamedTuple):
 
 def paired(
     name: str, As: Any, Bs: Any, arguments: tuple[str, str] = ("As", "Bs"), written: Any = (None, None)
-) -> tuple[Factors, Factors]:
+) -> tuple[FactorTree, FactorTree]:
     """The left and the right factors. Where one argument is an array and the other a tree, it is a factor of every
     product.
 
@@ -47,7 +47,7 @@ def paired(
         found = difference("As", _without_views(As), "Bs", _without_views(Bs))
         raise ValueError(f"{name}: As and Bs must have the same structure: {found}")
 
-    def factors(argument: str, tree: Any, written: Callable[[int], str] | None, *, is_shared: bool) -> Factors:
+    def factors(argument: str, tree: Any, written: Callable[[int], str] | None, *, is_shared: bool) -> FactorTree:
         def by_path(index: int) -> str:
             return argument if is_shared else argument + path_of(structure, index)
 
@@ -55,7 +55,7 @@ def paired(
         leaves = jax.tree.leaves(tree, is_leaf=is_view)
         if not all(isinstance(leaf, jax.Array) for leaf in leaves):
             leaves = [as_operand(name, written(index), leaf) for index, leaf in enumerate(leaves)]
-        return Factors(argument, tree, leaves, written, is_packed)
+        return FactorTree(argument, tree, leaves, written, is_packed)
 
     return (
         factors(arguments[0], As, written[0], is_shared=shared == "As"),
@@ -84,8 +84,8 @@ def _with_shared_operand(name: str, As: Any, Bs: Any) -> tuple[Any, Any, str | N
 
 def products(
     name: str,
-    lhs: Factors,
-    rhs: Factors,
+    lhs: FactorTree,
+    rhs: FactorTree,
     *,
     transpose_a: Any,
     transpose_b: Any,
@@ -146,7 +146,7 @@ def _without_views(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.buffer if isinstance(x, View) else x, tree, is_leaf=is_view)
 
 
-def _checked_sizes(a: Operand, b: Operand, term: Term) -> Sizes:
+def _checked_sizes(a: Operand, b: Operand, term: Term) -> TermSizes:
     if a.ndim < 2 or b.ndim < 2:
         raise ValueError("both need rank 2 or more")
     sizes = sizes_of(a.shape, b.shape, term)
@@ -155,7 +155,7 @@ def _checked_sizes(a: Operand, b: Operand, term: Term) -> Sizes:
     return sizes
 
 
-def _flags(name: str, option: str, flags: Any, of: Factors) -> list[bool]:
+def _flags(name: str, option: str, flags: Any, of: FactorTree) -> list[bool]:
     """The flags as one bool for each leaf, from a bool or a prefix pytree of bools."""
     if isinstance(flags, bool | np.bool_):
         return [bool(flags)] * len(of.arrays)

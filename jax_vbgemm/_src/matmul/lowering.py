@@ -19,7 +19,7 @@ from jax_vbgemm._src.arithmetic import arithmetic_of
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.kernel_call import kernel_call
 from jax_vbgemm._src.matmul.placement import Sum
-from jax_vbgemm._src.matmul.primitive import Batched, Sizes, Target, batched_matmul_p, sizes_of
+from jax_vbgemm._src.matmul.primitive import Batched, Target, TermSizes, batched_matmul_p, sizes_of
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import dense
 from jax_vbgemm._src.planner import Auto, DeviceSpec
@@ -159,7 +159,7 @@ def _total(out: int, parts: Sequence[Sum], operands: Sequence[Any], batched: Bat
     return value if value.dtype == dtype else value.astype(dtype)
 
 
-def _no_kernel(lhs: Any, rhs: Any, dtype: Any, sizes: Sizes, precision: Any, kinds: tuple[str, ...]) -> str | None:
+def _no_kernel(lhs: Any, rhs: Any, dtype: Any, sizes: TermSizes, precision: Any, kinds: tuple[str, ...]) -> str | None:
     """Why XLA has to compute this product; None where a kernel can."""
     arithmetic = arithmetic_of(lhs.dtype.name, rhs.dtype.name)
     if arithmetic is None or np.dtype(dtype).name not in arithmetic.results:

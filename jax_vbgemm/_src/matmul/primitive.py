@@ -56,7 +56,7 @@ class Target(NamedTuple):
 
 
 def target_of(shape: Shape, base: Any, arrays: list[Any]) -> Target:
-    """The target with this array as its base, which becomes the last one of the arrays; None for no base."""
+    """The target whose base is this array, which is appended to the arrays; without a base for None."""
     if base is None:
         return Target(shape)
     arrays.append(base)
@@ -93,7 +93,7 @@ class Batched(NamedTuple):
         ]
 
 
-class Sizes(NamedTuple):
+class TermSizes(NamedTuple):
     """What a term computes: C (*batch, m, n) = sum over k."""
 
     batch: Shape
@@ -107,7 +107,7 @@ class Sizes(NamedTuple):
         return (*self.batch, self.m, self.n)
 
 
-def sizes_of(lhs: Shape, rhs: Shape, term: Term) -> Sizes:
+def sizes_of(lhs: Shape, rhs: Shape, term: Term) -> TermSizes:
     """The sizes of one term over operands of these shapes; ValueError where they don't fit."""
     m, k = (lhs[-1], lhs[-2]) if term.transpose_a else (lhs[-2], lhs[-1])
     n, rhs_k = (rhs[-2], rhs[-1]) if term.transpose_b else (rhs[-1], rhs[-2])
@@ -120,7 +120,7 @@ def sizes_of(lhs: Shape, rhs: Shape, term: Term) -> Sizes:
             batch = (np if static else jnp).broadcast_shapes(batch, rhs[:-2])
         except ValueError:
             raise ValueError(f"leading dimensions {lhs[:-2]} and {rhs[:-2]} must broadcast") from None
-    return Sizes(batch, m, n, k)
+    return TermSizes(batch, m, n, k)
 
 
 batched_matmul_p = jex_core.Primitive("batched_matmul")

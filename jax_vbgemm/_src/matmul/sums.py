@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_vbgemm._src.arguments import shown
 from jax_vbgemm._src.matmul.call import Call, leaves_of
-from jax_vbgemm._src.matmul.factors import Factors, paired, products
+from jax_vbgemm._src.matmul.factors import FactorTree, paired, products
 from jax_vbgemm._src.matmul.packed import RaggedArray, unpacked
 
 NAME = "batched_matmul_sum"
@@ -58,7 +58,7 @@ def sums_of_products(
     return _gathered(call, lhs, rhs, outs, jax.tree.structure(results), symmetric)
 
 
-def _gathered(call: Call, lhs: Factors, rhs: Factors, outs: list[int], structure: Any, symmetric: Any) -> Call:
+def _gathered(call: Call, lhs: FactorTree, rhs: FactorTree, outs: list[int], structure: Any, symmetric: Any) -> Call:
     """Turns a call with one result for each term into one with a result for each sum.
 
     The terms of a sum must agree in shape and in the dtypes of their factors.
@@ -85,7 +85,7 @@ def _gathered(call: Call, lhs: Factors, rhs: Factors, outs: list[int], structure
     return call._replace(terms=tuple(term._replace(out=out, symmetric=bool(flags[out])) for term, out in terms))
 
 
-def _check_same(call: Call, lhs: Factors, rhs: Factors, term: int, first: int, result: int) -> None:
+def _check_same(call: Call, lhs: FactorTree, rhs: FactorTree, term: int, first: int, result: int) -> None:
     """Raises where two terms of one result differ in shape or in the dtypes of their factors."""
 
     def product(index: int) -> str:

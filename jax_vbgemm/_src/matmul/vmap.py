@@ -24,9 +24,9 @@ def batch(arrays: Sequence[Any], dims: Sequence[Any], *, batched: Batched) -> tu
     mapped = [dim is not None for dim in dims]
     if batched.reads:
         mapped = [mapped[window.array] for window in batched.reads]
-    apart = _finished_apart(mapped, batched)
+    apart = _unfused_epilogues(mapped, batched)
     if any(apart):
-        return _batch_finished_apart(apart, arrays, dims, batched)
+        return _batch_with_unfused_epilogue(apart, arrays, dims, batched)
 
     arrays = [compat.replicated(x) if dim is not None else x for x, dim in zip(arrays, dims, strict=True)]
     arrays = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(arrays, dims, strict=True)]
@@ -95,11 +95,11 @@ def _mapped_by_factors(mapped: Sequence[bool], batched: Batched) -> list[bool]:
     return found
 
 
-def _finished_apart(mapped: Sequence[bool], batched: Batched) -> list[bool]:
-    """For which results XLA applies the epilogue under vmap, instead of the kernel.
+def _unfused_epilogues(mapped: Sequence[bool], batched: Batched) -> list[bool]:
+    """For each result, whether XLA applies the epilogue under vmap instead of the kernel.
 
-    A kernel has one alpha and one beta for a whole problem, not one for each batch entry. And where C or a bias is
-    mapped but no factor is, one product serves all batch entries.
+    A kernel has one alpha and one beta for a whole problem, not one for each batch entry. And if C or a bias is mapped
+    but no factor is, one product serves all batch entries.
     """
     product_is = _mapped_by_factors(mapped, batched)
     return [
@@ -108,7 +108,7 @@ def _finished_apart(mapped: Sequence[bool], batched: Batched) -> list[bool]:
     ]
 
 
-def _batch_finished_apart(
+def _batch_with_unfused_epilogue(
     apart: Sequence[bool], arrays: Sequence[Any], dims: Sequence[Any], batched: Batched
 ) -> tuple[list[Any], list[Any]]:
     """The vmap rule where XLA applies the epilogues of the results `apart`, to sums in the accumulator's dtype, and

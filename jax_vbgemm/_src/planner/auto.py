@@ -11,7 +11,7 @@ from jax_vbgemm._src.planner.registry import REGISTERED
 from jax_vbgemm._src.planner.search.makespan import Makespan
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 
 PAPERS = tuple(registered.compared for registered in REGISTERED if registered.compared is not None)
 
@@ -33,7 +33,7 @@ class Auto:
         rest = ""
         papers = PAPERS
         least = dict.fromkeys((planner.name for planner in PAPERS), 0.0)
-        sizes = Sizes.of(problems)
+        sizes = ProblemSizes.of(problems)
         on_gpu = device.device_type == "gpu"
         streams = on_gpu and {tile.kernel for tile in worth_trying(catalogue, sizes)} <= set(STREAMING)
         if streams or mostly_write(sizes, device):

@@ -14,7 +14,7 @@ from jax_vbgemm._src.planner.tables.rules import CoreRules
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.runs import Runs, ceil_div
 from jax_vbgemm._src.planner.tiles.split_k import in_slices
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Cores(DraftPlanner):
     """
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
-        if mostly_write(Sizes.of(problems), device):
+        if mostly_write(ProblemSizes.of(problems), device):
             longest = max((tile for tile in catalogue if tile.threads == 1), key=lambda tile: tile.n)
             return Uniform(longest.key).draft(problems, device, catalogue)
         drafts = [Uniform().draft(problems, device, catalogue)]
@@ -37,7 +37,7 @@ class Cores(DraftPlanner):
         return min(drafts, key=lambda draft: draft.seconds)
 
 
-def mostly_write(sizes: Sizes, device: DeviceSpec) -> bool:
+def mostly_write(sizes: ProblemSizes, device: DeviceSpec) -> bool:
     """Whether the time of all products is that of writing their results, which is shortest along the rows of C."""
     rules = device.core_rules
     if rules is None or not sizes.has_products.any():
@@ -54,7 +54,7 @@ def _split(
     tile_id = np.full(len(problems), tile.index)
     draft = Draft.whole_problems(problems, device, catalogue, planner="cores", tile_id=tile_id)
     runs = draft.runs
-    each = block_seconds(Sizes.of(problems), [tile], catalogue, device, 1)[0][runs.problem]
+    each = block_seconds(ProblemSizes.of(problems), [tile], catalogue, device, 1)[0][runs.problem]
     even = (each * runs.count).sum() / device.units
     steps = ceil_div(runs.k_end, rules.step)
     for blocks in rules.blocks_per_core:

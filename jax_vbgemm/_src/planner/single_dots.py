@@ -176,7 +176,7 @@ class Alternative(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Choice(Split):
+class ChosenSplit(Split):
     """The split; or `alternative`, if that is the fastest way. All members are then `alone`."""
 
     alternative: bool = False
@@ -191,12 +191,11 @@ def worthwhile(
     planner: str | Planner = "auto",
     alternative: Alternative | None = None,
     most_dots: float = math.inf,
-) -> Choice:
-    """The split of a program's products, where XLA's dots, or the alternative, are what the program has otherwise.
+) -> ChosenSplit:
+    """The split of a program's products into a call and dots. Without a call, all are dots or the alternative.
 
-    A call has to be clearly faster (`CallCosts`), with the time of passing and transposing its arrays. If it is not,
-    all products become dots, or the alternative is taken. More than `most_dots` products never become dots, which would
-    take long to compile.
+    A call has to be clearly faster (`CallCosts`), including the time to pass and to transpose its arrays. More than
+    `most_dots` products never become dots, because they would take long to compile.
 
     The other arguments are those of `split`.
     """
@@ -238,9 +237,9 @@ def worthwhile(
         least_gain += costs.fused_gain + (costs.signed_gain if alternative.signed else 0.0)
     gains = other - left >= costs.clear_gain * (best.seconds - left) and other - best.seconds >= least_gain
     if gains and (elements * size > costs.small_bytes or other == math.inf):
-        return Choice(**vars(best))
+        return ChosenSplit(**vars(best))
     none = (True,) * len(members)
-    return Choice(none, alone_seconds, other, best.batched_seconds, best.dots_seconds, is_alternative)
+    return ChosenSplit(none, alone_seconds, other, best.batched_seconds, best.dots_seconds, is_alternative)
 
 
 def _split(

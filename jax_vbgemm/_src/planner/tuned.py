@@ -108,7 +108,7 @@ def _locked(file: Path) -> Iterator[None]:
         lock = FileLock(file.with_name(f".{file.name}.lock"))
         lock.acquire()
     except OSError as error:
-        raise _about(file, error) from None
+        raise _with_variable_name(file, error) from None
     try:
         yield
     finally:
@@ -125,7 +125,7 @@ def _refuse_unless_regular(file: Path, status: os.stat_result) -> None:
         raise OSError(f"{VARIABLE}: {file} is {what}: name a file, or {OFF!r} to keep no plans")
 
 
-def _about(file: Path, error: OSError) -> OSError:
+def _with_variable_name(file: Path, error: OSError) -> OSError:
     """The error with the variable's name in its message."""
     return error if VARIABLE in str(error) else type(error)(error.errno, f"{VARIABLE}: {file}: {error.strerror}")
 
@@ -146,7 +146,7 @@ def _parse(file: Path) -> Mapping[str, Any]:
         if content["version"] != _VERSION or not all(isinstance(entry["winner"], str) for entry in entries.values()):
             raise ValueError(f"version {content['version']!r}")
     except OSError as error:
-        raise _about(file, error) from None
+        raise _with_variable_name(file, error) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{VARIABLE}: {file} is not a file of tuned plans of this version ({error}); delete it, or set "

@@ -1,4 +1,4 @@
-"""`ragged_dot` and related products: over rows in groups whose sizes are data.
+"""Ragged products: `ragged_dot` and related functions, for rows in groups whose sizes are known at run time.
 
 One primitive, `ragged_dot_p` (primitive.py), has two forms, and the derivatives of each form are products of both
 forms. With rows L (m, k) in groups and one matrix W[w] for each group,
@@ -36,6 +36,6 @@ with a column of ones.
 
 Matrices of different shapes are padded and become a `ragged_dot`:
 
-    packed_api.py  ragged_matmul: checks, dtypes
-    packed_rows.py rows of different lengths in a flat array, unpacked and packed; padded matrices
+    ragged_matmul.py  ragged_matmul: checks, dtypes
+    flat_rows.py      rows of different lengths, one after another in a flat array; padded matrices
 """

@@ -91,21 +91,21 @@ def ragged_dot(
       row_scale: (m,), of a dtype that promotes to that of the accumulator, in which the scaling is done: float32 for
         16-bit results. (A router's probability, for example.)
       gather: (m,) integers: lhs[gather[i]] stands for lhs[i]. An index outside of lhs is clamped to its first or last
-        row; `jax.experimental.checkify.checkify` (with `user_checks`) reports it. On GPUs of compute capability 9.0
-        the kernel for bfloat16 and float16 reads rows by index where that is faster (on an H100: k below 4096, at most
-        2048 columns of rhs); elsewhere, where there is a derivative, and in exported programs without a `target`, they
-        are copied before it. The gradient of lhs then is XLA's scatter, which on a GPU adds in no fixed order. A pair
+        row; `jax.experimental.checkify.checkify` (with `user_checks`) reports it. On GPUs of compute capability 9.0,
+        bfloat16 and float16 rows are gathered in the kernel when that is faster (on an H100: k below 4096 and at most
+        2048 columns of rhs). Otherwise (other devices, gradients, exported programs without a `target`) they are
+        copied first. The gradient of lhs is then XLA's scatter, which on a GPU adds in no fixed order. A pair
         (gather, slots) has a gradient with a fixed order: slots (rows of lhs, m / rows of lhs) is the inverse
-        selection, that is, gather (in range) contains r at the places slots[r], and nowhere else; checkify reports
-        others, whose gradient is wrong. (The `rows` and `slots` of a `jax_vbgemm.moe.Routing`.)
+        selection, that is, gather (in range) contains r at the places slots[r] and nowhere else. Other slots give a
+        wrong gradient, and checkify reports them. (The `rows` and `slots` of a `jax_vbgemm.moe.Routing`.)
       rhs_gradient: a `jax.Ref` of the shape of rhs, which is one array, and of the accumulator's dtype (float32 for
-        16-bit operands), to which a gradient adds the gradient of rhs, in place. (Sums over micro-batches.) The result
-        does not depend on it, except that an epilogue is computed from rounded products, and the gradients of all
-        operands are what they are without it. A gradient that does not pass through this product adds nothing:
-        differentiate with respect to rhs, or to what lhs or rhs depend on. Under jit the ordinary gradient of rhs costs
-        nothing where it is not used. On GPUs of compute capability 9.0 the kernel that computes the gradient of
-        bfloat16 or float16 operands adds to the sums itself. Derivatives are of first order and in reverse mode; JAX
-        refuses others, and a vmap over operands while the Ref is not mapped (at axis 0).
+        16-bit operands), to which a backward pass adds the gradient of rhs, in place. (Sums over micro-batches.) The
+        result does not depend on it, except that an epilogue is computed from rounded products. The gradients of all
+        operands stay what they are without it; under jit the ordinary gradient of rhs costs nothing if it is not used.
+        Only gradients that flow through this product are accumulated: differentiate with respect to rhs, or to what
+        lhs or rhs depend on. On GPUs of compute capability 9.0 the kernel of the gradient of bfloat16 or float16
+        operands adds to the Ref itself. Derivatives are of first order and in reverse mode; JAX refuses others, and a
+        vmap over operands while the Ref is not mapped (at axis 0).
       implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
       group_size_hint: the typical size of groups, or a sequence with the typical size of each group. It guides the
         choice of tiles and changes no result.

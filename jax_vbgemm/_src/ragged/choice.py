@@ -17,7 +17,7 @@ from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.planner import kind_of
 from jax_vbgemm._src.ragged import composed, plan
-from jax_vbgemm._src.ragged.primitive import OPERANDS, SCALED, Ragged, Shape, Sizes, batch_of, sizes_of
+from jax_vbgemm._src.ragged.primitive import OPERANDS, SCALED, Ragged, RaggedSizes, Shape, batch_of, sizes_of
 
 
 class Choice(NamedTuple):
@@ -30,17 +30,17 @@ class Choice(NamedTuple):
     parts: dict[str, str]
     product: Ragged
     why: str | None
-    plan: plan.Plan | None
+    plan: plan.RaggedPlan | None
 
 
-class Factors(NamedTuple):
+class FactorDtypes(NamedTuple):
     """The dtypes of lhs and rhs."""
 
     lhs: Any
     rhs: Any
 
 
-class Program(NamedTuple):
+class LoweredProgram(NamedTuple):
     """The program for which a product is lowered. exported: it may run on another machine."""
 
     platform: str
@@ -51,7 +51,7 @@ class Program(NamedTuple):
         return self.platform in backends.GPU_PLATFORMS
 
 
-def choose(program: Program, dtypes: Factors, shapes: Sequence[Shape], ragged: Ragged) -> Choice:
+def choose(program: LoweredProgram, dtypes: FactorDtypes, shapes: Sequence[Shape], ragged: Ragged) -> Choice:
     """Chooses for operands of these shapes and factors of these dtypes.
 
     XLA takes over one part after another until a kernel, or XLA itself, can compute what remains.
@@ -75,12 +75,12 @@ def choose(program: Program, dtypes: Factors, shapes: Sequence[Shape], ragged: R
             return Choice(parts, ragged, why, planned)
         parts[part] = reasons[part]
         if part == "scales":
-            dtypes = Factors(np.dtype(np.float32), np.dtype(np.float32))
+            dtypes = FactorDtypes(np.dtype(np.float32), np.dtype(np.float32))
         ragged, shapes = _remaining(part, shapes, sizes, ragged)
 
 
 def _reasons(
-    ragged: Ragged, sizes: Sizes, kind: str | None, why: str | None, planned: plan.Plan | None
+    ragged: Ragged, sizes: RaggedSizes, kind: str | None, why: str | None, planned: plan.RaggedPlan | None
 ) -> dict[str, str]:
     """The parts of a product that its kernel does not compute, each with the reason. Where XLA computes the product, it
     has the operands that the CPU's kernel has."""
@@ -109,7 +109,7 @@ def _reasons(
     return reasons
 
 
-def _remaining(part: str, shapes: Sequence[Shape], sizes: Sizes, ragged: Ragged) -> tuple[Ragged, list[Shape]]:
+def _remaining(part: str, shapes: Sequence[Shape], sizes: RaggedSizes, ragged: Ragged) -> tuple[Ragged, list[Shape]]:
     """The product without a part that XLA computes, and the shapes of its operands."""
     of = dict(zip(ragged.names, shapes, strict=True))
     if part == "gather":
@@ -131,7 +131,9 @@ def _remaining(part: str, shapes: Sequence[Shape], sizes: Sizes, ragged: Ragged)
     return rest, [of[name] for name in rest.names]
 
 
-def _why_not_kernel(program: Program, dtypes: Factors, shapes: Sequence[Shape], ragged: Ragged) -> str | None:
+def _why_not_kernel(
+    program: LoweredProgram, dtypes: FactorDtypes, shapes: Sequence[Shape], ragged: Ragged
+) -> str | None:
     """Why XLA has to compute a product; None where a kernel can."""
     platform, dtype = program.platform, dtypes.lhs
     if ragged.implementation == "xla":
@@ -156,11 +158,11 @@ def _why_not_kernel(program: Program, dtypes: Factors, shapes: Sequence[Shape], 
     return None
 
 
-def _counts(sizes: Sizes) -> Shape:
+def _counts(sizes: RaggedSizes) -> Shape:
     return sizes.m, sizes.k, sizes.n, sizes.groups, sizes.total_groups
 
 
-def _why_no_sizes(sizes: Sizes) -> str | None:
+def _why_no_sizes(sizes: RaggedSizes) -> str | None:
     """Why a kernel cannot take these sizes; None where it can."""
     stated = (*_counts(sizes), sizes.columns, math.prod(sizes.batch), sizes.lhs_rows)
     if 0 in stated:
@@ -170,13 +172,13 @@ def _why_no_sizes(sizes: Sizes) -> str | None:
     return None
 
 
-def _is_empty(sizes: Sizes) -> bool:
+def _is_empty(sizes: RaggedSizes) -> bool:
     """Whether there are no products, so that no kernel is needed."""
     stated = (*sizes.batch, *_counts(sizes))
     return compat.is_static(stated) and 0 in stated
 
 
-def kind_on(platform: str, dtypes: Factors, precision: Any) -> str:
+def kind_on(platform: str, dtypes: FactorDtypes, precision: Any) -> str:
     """The arithmetic of a product on the device for which a program is lowered."""
     arithmetic = arithmetic_of(dtypes.lhs.name, dtypes.rhs.name)
     if arithmetic is not None and arithmetic.bytes == 1:
@@ -184,7 +186,9 @@ def kind_on(platform: str, dtypes: Factors, precision: Any) -> str:
     return kind_of(dtypes.lhs.name, precision_name(precision), backends.planning_device(platform))
 
 
-def _planned(program: Program, dtypes: Factors, sizes: Sizes, ragged: Ragged) -> plan.Plan | None:
+def _planned(
+    program: LoweredProgram, dtypes: FactorDtypes, sizes: RaggedSizes, ragged: Ragged
+) -> plan.RaggedPlan | None:
     """The plan on a GPU, for the typical group, or for the average one where the caller gave no hint."""
     rows = sizes.m // sizes.total_groups if ragged.typical_rows is None else ragged.typical_rows
     product = plan.Product(

@@ -44,7 +44,7 @@ def selected_rows(lhs: jax.Array, index: jax.Array, slots: jax.Array | None) -> 
 
 
 def accumulated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
-    """The sum of an accumulator and a contraction that is rounded before it."""
+    """The accumulator plus the contraction, which is rounded first."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     total = extras.pop("accumulator")
     sums = product([lhs, rhs, group_sizes, *extras.values()], remaining("accumulator", ragged))
@@ -64,7 +64,7 @@ def gated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.
 
 
 def widened(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
-    """The product of factors that are multiplied by their scales in float32 before it."""
+    """The product of the factors times their scales, in float32."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     blocks = {"lhs": (1, SCALED), "rhs": (1, SCALED, SCALED)}
     if ragged.contraction:

@@ -18,14 +18,14 @@ from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import composed, plan, reference
-from jax_vbgemm._src.ragged.choice import Factors, Program, choose, kind_on
+from jax_vbgemm._src.ragged.choice import FactorDtypes, LoweredProgram, choose, kind_on
 from jax_vbgemm._src.ragged.primitive import CALL, HALVES, OPERANDS, Ragged, Shape, ragged_dot_p, sizes_of
 
 
 def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
-    program = Program(platform, compat.is_export(ctx))
+    program = LoweredProgram(platform, compat.is_export(ctx))
     choice = choose(
-        program, Factors(*(aval.dtype for aval in ctx.avals_in[:2])), [aval.shape for aval in ctx.avals_in], ragged
+        program, FactorDtypes(*(aval.dtype for aval in ctx.avals_in[:2])), [aval.shape for aval in ctx.avals_in], ragged
     )
 
     def form(*operands: jax.Array) -> jax.Array:
@@ -71,7 +71,7 @@ def collapsed(batch: Shape, operands: Sequence[Shape]) -> list[Shape] | None:
     return [tuple(sizes) if any(size > 1 for size in sizes) else () for sizes in dense]
 
 
-def _call(operands: Sequence[jax.Array], platform: str, ragged: Ragged, planned: plan.Plan | None) -> jax.Array:
+def _call(operands: Sequence[jax.Array], platform: str, ragged: Ragged, planned: plan.RaggedPlan | None) -> jax.Array:
     sizes = sizes_of([operand.shape for operand in operands], ragged)
     result, dtype = sizes.result(ragged), operands[0].dtype
     given = dict(zip(ragged.names, operands, strict=True))
@@ -101,7 +101,7 @@ def _call(operands: Sequence[jax.Array], platform: str, ragged: Ragged, planned:
     value: jax.Array
     value, *_ = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, results, input_output_aliases=aliases)(
         *buffers,
-        kind=np.int64(KINDS.index(kind_on(platform, Factors(dtype, operands[1].dtype), ragged.precision))),
+        kind=np.int64(KINDS.index(kind_on(platform, FactorDtypes(dtype, operands[1].dtype), ragged.precision))),
         contraction=np.bool_(ragged.contraction),
         transpose_rhs=np.bool_(ragged.transpose_rhs),
         activation=np.int64(activation_number(ragged.activation)),

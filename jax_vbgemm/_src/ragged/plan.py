@@ -49,7 +49,7 @@ class Product(NamedTuple):
     rows: int
 
 
-class Plan(NamedTuple):
+class RaggedPlan(NamedTuple):
     """RaggedPlan in csrc/ragged.h, the bytes of the workspace, whether the kernel is to read rows by index, and why the
     pipelined kernel cannot compute the product."""
 
@@ -61,7 +61,7 @@ class Plan(NamedTuple):
     why: str | None = None
 
     @classmethod
-    def of(cls, shape: str, counted: bool, tile: int, product: Product) -> Plan:
+    def of(cls, shape: str, counted: bool, tile: int, product: Product) -> RaggedPlan:
         workspace = _core.RAGGED_COUNTER_BYTES if counted else 0
         if tile >= 0:
             workspace = max(workspace, _tile_list(product, tile)[1])
@@ -82,7 +82,7 @@ class Plan(NamedTuple):
         return {"shape": np.int64(shape), "counted": np.bool_(counted), "tile": np.int64(tile)}
 
 
-NONE = Plan(SHAPES[0], counted=False, tile=-1, workspace=0)
+NONE = RaggedPlan(SHAPES[0], counted=False, tile=-1, workspace=0)
 """The plan of a call for the CPU."""
 
 
@@ -109,7 +109,7 @@ def has_pipeline(
     return compiled and "m384_pipelined" in catalogue_for("bfloat16", device).kernels
 
 
-def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> Plan | None:
+def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> RaggedPlan | None:
     """The plan for an arithmetic on a device; None where the product has too many tiles. certain: the program will run
     on such a device. Otherwise a product for the pipelined kernel gets a tile of the catalogue as well."""
     why = why_not_pipelined(kind, device, product)
@@ -125,7 +125,7 @@ def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> P
         tile = found
     few_columns = rules is None or product.columns <= rules.gathered_columns
     gathers = certain and few_columns and why is None and has_pipeline(kind, device, product, gathers=True, shape=shape)
-    return Plan.of(shape, counted, tile, product)._replace(gathers=gathers, why=why)
+    return RaggedPlan.of(shape, counted, tile, product)._replace(gathers=gathers, why=why)
 
 
 def tile_shape(kind: str, device: DeviceSpec, product: Product) -> str:

@@ -18,8 +18,8 @@ Shape = tuple[Any, ...]
 
 
 class Operand(NamedTuple):
-    """An operand of a call, or the result. Its shapes in both forms are names of fields of `Sizes`; None where a call
-    of that form does not have it. kernels: those that have it."""
+    """An operand of a call, or the result. Its shapes in both forms are names of fields of `RaggedSizes`; None where a
+    call of that form does not have it. kernels: those that have it."""
 
     name: str
     type: str
@@ -137,7 +137,7 @@ class Ragged(NamedTuple):
         return plain, [extras[name] for name in kept]
 
 
-class Sizes(NamedTuple):
+class RaggedSizes(NamedTuple):
     """The sizes of a call, and its broadcast batch dimensions (RaggedSize in csrc/ragged.h)."""
 
     batch: Shape
@@ -163,7 +163,7 @@ class Sizes(NamedTuple):
         return (*self.batch, *self.shape(ragged.core(RESULT)))
 
 
-def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> Sizes:
+def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> RaggedSizes:
     """The sizes of a call over operands of these shapes; ValueError where they don't fit."""
     of = dict(zip(ragged.names, shapes, strict=True))
     ranks = ragged.core_ranks()
@@ -177,7 +177,7 @@ def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> Sizes:
         columns = 2 * rhs_columns
     blocks = of["rhs_scale"][-2:] if "rhs_scale" in of else (None, None)
     lhs_blocks = of["lhs_scale"][-2:] if "lhs_scale" in of else (None, None)
-    sizes = Sizes(
+    sizes = RaggedSizes(
         batch=batch_of(leading),
         lhs_rows=lhs_rows,
         m=of["gather"][-1] if "gather" in of else lhs_rows,

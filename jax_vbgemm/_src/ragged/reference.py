@@ -45,8 +45,7 @@ def rows_of_groups(group_sizes: jax.Array, group_offset: jax.Array | None, m: An
     bounds = jnp.concatenate([jnp.zeros((1,), jnp.int32), ends])
     if group_offset is None:
         return Rows(bounds[:-1], bounds[1:])
-    # A group of the window that does not exist is empty: before group 0 it lies at the first row, after the last group
-    # at the last end.
+    # Groups outside [0, total) are empty. They lie at row 0 if before, at the last end if after.
     total = len(ends)
     index = lax.iota(jnp.int32, groups) + jnp.clip(group_offset, -groups, total).astype(jnp.int32)
     return Rows(bounds[jnp.clip(index, 0, total)], bounds[jnp.clip(index + 1, 0, total)])

@@ -21,7 +21,7 @@ from jax_vbgemm._src.ragged.primitive import Ragged, bind, ragged_dot_p
 from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
 
 
-def _moves(tangent: Any) -> bool:
+def _is_nonzero(tangent: Any) -> bool:
     return tangent is not None and not isinstance(tangent, ad.Zero)
 
 
@@ -50,29 +50,29 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
     # operands have products of 16-bit operands as gradients.
     plain, kept = ragged.without_epilogue(ragged.out_dtype, extras)
     parts = []
-    if _moves(d_lhs):
+    if _is_nonzero(d_lhs):
         parts.append(bind([d_lhs, rhs, group_sizes, *kept], plain))
     d_weights = {"rhs": d_rhs, "second": d_extras.get("second")}
-    if any(map(_moves, d_weights.values())):
+    if any(map(_is_nonzero, d_weights.values())):
         weights = {"rhs": rhs, **dict(zip(plain.extras, kept, strict=True))}
         for name, tangent in d_weights.items():
             if name in weights:
-                weights[name] = tangent if _moves(tangent) else jnp.zeros_like(weights[name])
+                weights[name] = tangent if _is_nonzero(tangent) else jnp.zeros_like(weights[name])
         of_rhs, *others = weights.values()
         parts.append(bind([lhs, of_rhs, group_sizes, *others], plain))
     if not ragged.has_epilogue:
         value = bind(primals, ragged)
-        if _moves(d_extras.get("accumulator")):
+        if _is_nonzero(d_extras.get("accumulator")):
             parts.append(jnp.broadcast_to(d_extras["accumulator"], value.shape))
         return value, _sum(parts, value)
 
-    if _moves(d_extras.get("bias")):
+    if _is_nonzero(d_extras.get("bias")):
         parts.append(bias_of_rows(d_extras["bias"], lhs, group_sizes, extras, plain))
     scale, d_scale = extras.get("row_scale"), d_extras.get("row_scale")
     # The derivative can be computed from the result, without the sum before the epilogue, where the epilogue is linear
     # in the sum or is relu without a scale. A scaled result does not tell where relu has a slope: it may have been
     # rounded to 0, in float16 above all, or be 0 times infinity.
-    if not _moves(d_scale) and (ragged.activation is None or (ragged.activation == "relu" and scale is None)):
+    if not _is_nonzero(d_scale) and (ragged.activation is None or (ragged.activation == "relu" and scale is None)):
         value = bind(primals, ragged)
         if not parts:
             return value, _sum(parts, value)
@@ -95,7 +95,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
     moving: dict[str, tuple[Any, Any]] = {}
     if parts:
         moving["total"] = total, _sum(parts, total).astype(wide)
-    if _moves(d_scale):
+    if _is_nonzero(d_scale):
         moving["row_scale"] = scale, d_scale
 
     def finished(moved: dict[str, Any]) -> jax.Array:
@@ -116,7 +116,7 @@ def _jvp_of(
     form: Callable[..., jax.Array], primals: Sequence[Any], tangents: Sequence[Any], ragged: Ragged
 ) -> tuple[Any, Any]:
     """The derivative of another form of the same product; the product itself where nothing moves."""
-    moving = [index for index, tangent in enumerate(tangents) if _moves(tangent)]
+    moving = [index for index, tangent in enumerate(tangents) if _is_nonzero(tangent)]
 
     def of_moving(*values: Any) -> jax.Array:
         operands = list(primals)

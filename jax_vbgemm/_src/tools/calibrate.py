@@ -13,7 +13,7 @@ from jax_vbgemm._src.planner.model.calibration import Fit, Point, fit_tile, writ
 from jax_vbgemm._src.planner.model.tile_families import is_made_for
 from jax_vbgemm._src.planner.papers.uniform import Uniform
 from jax_vbgemm._src.planner.tables.catalogue import TileKey
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 from jax_vbgemm._src.tools.shapes import named_problems
 
 # The measured arithmetics as pairs of dtype and precision, by their names in the CSV files of gpu_driver. On a device
@@ -53,7 +53,7 @@ def measured_here(
             say(f"{kind}: {len(tiles)} tiles on workload {index + 1} of {len(sample)}")
             seconds = measure(problems, dtype, precision, tiles)
             for tile, value in zip(tiles, seconds, strict=True):
-                points.setdefault((kind, tile), []).append((Sizes.of(problems), value))
+                points.setdefault((kind, tile), []).append((ProblemSizes.of(problems), value))
     return points
 
 
@@ -64,7 +64,7 @@ def read_driver(files: Iterable[Path], folder: Path | None, device: DeviceSpec) 
     Raises ValueError for a file without the driver's columns or an unknown workload.
     """
     points: dict[tuple[str, TileKey], list[Point]] = {}
-    sizes: dict[str, Sizes] = {}
+    sizes: dict[str, ProblemSizes] = {}
     for file in files:
         with file.open(newline="") as lines:
             reader = csv.DictReader(lines)
@@ -77,7 +77,7 @@ def read_driver(files: Iterable[Path], folder: Path | None, device: DeviceSpec) 
                     continue
                 workload = row["workload"]
                 if workload not in sizes:
-                    sizes[workload] = Sizes.of(named_problems(workload, folder))
+                    sizes[workload] = ProblemSizes.of(named_problems(workload, folder))
                 key = kind_of(*PRECISIONS[row["precision"]], device), (name, int(threads))
                 points.setdefault(key, []).append((sizes[workload], float(row["graph_us"]) * 1e-6))
     return points

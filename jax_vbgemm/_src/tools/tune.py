@@ -29,7 +29,7 @@ from jax_vbgemm._src.planner.papers.uniform import Uniform
 from jax_vbgemm._src.planner.registry import REGISTERED
 from jax_vbgemm._src.planner.search.makespan import Makespan, narrower_searches
 from jax_vbgemm._src.planner.tuned import OFF, VARIABLE, cache_file, check, key_of, store, with_arithmetic
-from jax_vbgemm._src.problem import Problem, Sizes, problems_of
+from jax_vbgemm._src.problem import Problem, ProblemSizes, problems_of
 from jax_vbgemm._src.shown import shown
 from jax_vbgemm._src.tools.timing import seconds_in_loop
 
@@ -172,7 +172,7 @@ def tune(
 def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> dict[str, Planner]:
     """The candidate planners by their names in the file; of planners that make the same plan only the first."""
     # Only tiles that are worth trying: the predicted times of other tiles were never checked.
-    worth = worth_trying(catalogue, Sizes.of(problems))
+    worth = worth_trying(catalogue, ProblemSizes.of(problems))
     uniform = {f"uniform {tile.name}/{tile.threads}": Uniform(tile.key) for tile in worth}
     registered = [each.candidates(problems, device, catalogue) for each in REGISTERED]
     planners: dict[str, Any] = {name: planner for each in registered for name, planner in each.items()} | uniform

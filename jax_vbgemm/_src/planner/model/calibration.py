@@ -33,7 +33,7 @@ from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.tables.catalogue import TileKey, catalogue_for
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.runs import ceil_div, tile_counts
-from jax_vbgemm._src.problem import Sizes
+from jax_vbgemm._src.problem import ProblemSizes
 
 COLUMNS = ("kind", "tile", "threads", *CALIBRATED, "priors", "rms", "points", "date", "commit")
 PRIOR_NS = (3000.0, 500.0, 300.0, 250.0)
@@ -42,7 +42,7 @@ _PRIOR_WEIGHT = 0.003
 _LIKENESS_WEIGHT = 0.01
 _NAMES = tuple(column.removesuffix("_ns") for column in CALIBRATED)
 
-Point = tuple[Sizes, float]  # a batch covered by one tile, and its seconds
+Point = tuple[ProblemSizes, float]  # a batch covered by one tile, and its seconds
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tables.device_table import calibration_file
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, tile_counts
 from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored, tiles_computed
-from jax_vbgemm._src.problem import Sizes
+from jax_vbgemm._src.problem import ProblemSizes
 
 Floats = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ class Prediction:
 
 
 def predict(
-    sizes: Sizes,
+    sizes: ProblemSizes,
     runs: Runs,
     block_first: Ints | None,
     catalogue: Catalogue,
@@ -72,7 +72,7 @@ def predict(
 
 
 def _on_cores(
-    sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec,
+    sizes: ProblemSizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec,
     tile_order: Ints | None,
 ) -> Prediction:  # fmt: skip
     """The prediction for a CPU, without memory traffic and call overhead. Where there are few enough blocks, they are
@@ -92,7 +92,7 @@ def _on_cores(
 
 
 def _on_gpu(
-    sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec,
+    sizes: ProblemSizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec,
     tile_order: Ints | None,
 ) -> Prediction:  # fmt: skip
     """The prediction for a GPU, kernel by kernel, without memory traffic and launch overhead."""
@@ -162,7 +162,7 @@ def _list_schedule(block_seconds: Floats, count: Ints, units: int) -> float:
 
 
 def block_seconds(
-    sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec, sharing: int | Ints
+    sizes: ProblemSizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec, sharing: int | Ints
 ) -> Floats:
     """The seconds of one block where a problem is covered by one tile shape with one tile in each block; 0 where C has
     no elements. A row for each tile shape, a column for each problem.
@@ -180,7 +180,7 @@ def block_seconds(
     return np.where(exist, seconds, 0.0)
 
 
-def tile_seconds(sizes: Sizes, tiles: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
+def tile_seconds(sizes: ProblemSizes, tiles: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
     """The seconds of each tile of `tiles` (runs of one tile each) while `sharing` blocks share a unit."""
     if device.device_type == "cpu":
         return _cpu_tiles(sizes, tiles, catalogue, device)
@@ -189,7 +189,7 @@ def tile_seconds(sizes: Sizes, tiles: Runs, catalogue: Catalogue, device: Device
 
 
 def least_seconds(
-    sizes: Sizes, kernels: Mapping[str, Sequence[TileShape]], catalogue: Catalogue, device: DeviceSpec
+    sizes: ProblemSizes, kernels: Mapping[str, Sequence[TileShape]], catalogue: Catalogue, device: DeviceSpec
 ) -> dict[str, float]:
     """For named sets of tile shapes, a lower bound of the predicted time of any GPU plan that uses shapes of the set:
     the work of its tiles, spread evenly over the units.
@@ -213,7 +213,7 @@ def least_seconds(
 
 
 def least_of_whole_problems(
-    sizes: Sizes,
+    sizes: ProblemSizes,
     planners: Mapping[str, Sequence[Sequence[TileShape]]],
     catalogue: Catalogue,
     device: DeviceSpec,
@@ -236,7 +236,7 @@ def _each_once(sets: Iterable[Sequence[TileShape]]) -> list[TileShape]:
     return list(dict.fromkeys(tile for members in sets for tile in members))
 
 
-def _unit_seconds(sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec) -> Floats:
+def _unit_seconds(sizes: ProblemSizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec) -> Floats:
     """A lower bound of the seconds of a unit that one tile takes: a row for each tile shape, a column for each problem.
 
     A block's part of its unit's time falls with the number of blocks that share the unit, so it is that for as many
@@ -327,10 +327,10 @@ def gpu_pace(
     """The pace of tiles while `sharing` blocks share a unit; `tile_id` as for `_gpu_tiles`.
 
     Where the device is calibrated (calibration.csv), the fixed part and the K step of a tile each have a latency and a
-    part of the unit's time, with one set of coefficients for problems whose rows are aligned (`Sizes.aligned`) and one
-    for other problems. Elsewhere a step takes the maximum of four times: its multiply-adds, its reads of shared memory
-    (a thread that owns r x c elements reads r + c values for each k, about 2 sqrt(r c)), its loads through the cache,
-    and a latency that nothing hides. Masked tiles cost as much as whole tiles.
+    part of the unit's time, with one set of coefficients for problems whose rows are aligned (`ProblemSizes.aligned`)
+    and one for other problems. Elsewhere a step takes the maximum of four times: its multiply-adds, its reads of shared
+    memory (a thread that owns r x c elements reads r + c values for each k, about 2 sqrt(r c)), its loads through the
+    cache, and a latency that nothing hides. Masked tiles cost as much as whole tiles.
     """
     tile = catalogue.columns
     tk = tile.k[tile_id]
@@ -381,7 +381,8 @@ CALIBRATED = tuple(
     f"{what}{rows}_ns" for rows in ("", "_unaligned") for what in ("block", "step", "shared_block", "shared_step")
 )
 _NEVER_MEASURED = 1.0  # seconds of a block and of a step of a tile that was not measured
-# One calibration holds for kernels of the same speed; those of 8-bit floats differ only in how they are widened.
+# Arithmetics whose kernels are equally fast share a calibration; those of 8-bit floats differ only in how they are
+# widened.
 _CALIBRATED_AS = {"float16": "bfloat16"} | dict.fromkeys(FLOAT8, "float8_e4m3fn")
 
 
@@ -395,7 +396,7 @@ def _calibration_table(device: str) -> Mapping[tuple[str, str, int], tuple[float
         }
 
 
-def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> Floats:
+def _cpu_tiles(sizes: ProblemSizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> Floats:
     """The seconds of one tile of each run, averaged over the run: the sum of its arithmetic and its loads.
 
     A tile reads A, reads and packs B, and reads C before it writes C; a row of B costs one cache line more than its
@@ -413,7 +414,9 @@ def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpe
     return seconds
 
 
-def computed_extents(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> tuple[Floats, Floats]:
+def computed_extents(
+    sizes: ProblemSizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec
+) -> tuple[Floats, Floats]:
     """The rows and columns that are computed for one tile of each run, averaged over the run.
 
     A GPU computes masked tiles whole. A CPU core computes only the part of an edge tile that lies in C, in whole
@@ -446,5 +449,5 @@ def split_seconds(sums: float, catalogue: Catalogue, device: DeviceSpec) -> floa
     return device.split_latency + 3 * sums * max(catalogue.element_bytes, 4) / device.bandwidth
 
 
-def operand_bytes(sizes: Sizes, catalogue: Catalogue) -> float:
+def operand_bytes(sizes: ProblemSizes, catalogue: Catalogue) -> float:
     return weighted_sum(sizes.elements(), sizes.batch) * catalogue.element_bytes

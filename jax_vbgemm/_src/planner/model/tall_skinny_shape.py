@@ -5,7 +5,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from jax_vbgemm._src.problem import Sizes
+from jax_vbgemm._src.problem import ProblemSizes
 
 # The largest small dimension. In one pass over A a thread keeps a whole row of C: 32 columns of float64 take 196
 # registers beside those of its setup, and 64 columns don't fit. 32 is also below t2_threshold, so that memory is the
@@ -63,7 +63,7 @@ def classify(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> NDArray[np.int8]:
     return shape.astype(np.int8)
 
 
-def shapes_of(sizes: Sizes) -> NDArray[np.int8]:
+def shapes_of(sizes: ProblemSizes) -> NDArray[np.int8]:
     """The Shape of each problem of a list."""
     return classify(sizes.m, sizes.n, sizes.k)
 

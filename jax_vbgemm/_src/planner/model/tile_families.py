@@ -23,7 +23,7 @@ from jax_vbgemm._src.planner.tables.catalogue import (
 )
 from jax_vbgemm._src.planner.tables.rules import Rules
 from jax_vbgemm._src.planner.tiles.runs import Ints
-from jax_vbgemm._src.problem import Sizes
+from jax_vbgemm._src.problem import ProblemSizes
 
 # Streaming kernels: they read long rows, or few columns of many rows, faster than other kernels.
 STREAMING = (*DOT_PRODUCTS, *WHOLE_ROWS)
@@ -39,15 +39,15 @@ class Family(NamedTuple):
     """
 
     has: Callable[[TileShape], bool]
-    is_for: Callable[[Sizes, Catalogue], NDArray[np.bool_]]
-    keeps: Callable[[Sizes, Catalogue], Callable[[TileShape], bool]]
+    is_for: Callable[[ProblemSizes, Catalogue], NDArray[np.bool_]]
+    keeps: Callable[[ProblemSizes, Catalogue], Callable[[TileShape], bool]]
     last: bool = False
     measured: bool = True
 
     def is_tried(self, catalogue: Catalogue) -> bool:
         return not self.measured or catalogue.rules is not None
 
-    def suits(self, sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+    def suits(self, sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
         """For which problems the catalogue's tiles of the family are; none where that was not measured."""
         return self.is_for(sizes, catalogue) if self.is_tried(catalogue) else np.zeros(len(sizes.m), bool)
 
@@ -65,7 +65,7 @@ def _rules(catalogue: Catalogue) -> Rules:
     return catalogue.rules
 
 
-def _are_deep_and_held(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+def _are_deep_and_held(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """Which problems have a deep K, and a result that fits one tile of DEEP."""
     held = np.zeros(len(sizes.m), bool)
     for tile in DEEP.tiles_of(catalogue):
@@ -73,7 +73,7 @@ def _are_deep_and_held(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     return held & (sizes.k >= TALL)
 
 
-def _smallest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
+def _smallest_that_hold(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
     """Of DEEP the smallest tile that holds each problem; no other tile at all where every K is very deep."""
     tiles = sorted(DEEP.tiles_of(catalogue), key=lambda tile: tile.m * tile.n)
     outputs = set(zip(sizes.m.tolist(), sizes.n.tolist(), strict=True))
@@ -82,7 +82,7 @@ def _smallest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileSha
     return lambda tile: tile in wanted if DEEP.has(tile) else others
 
 
-def _have_few_columns(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+def _have_few_columns(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """Which problems suit row tiles.
 
     Those of ISM2 and slightly larger ones: for larger dimensions, most passes of the tiles would be empty, or B would
@@ -117,7 +117,7 @@ def _is_short_row_tile(tile: TileShape, rules: Rules) -> bool:
     return has_two_rows_a_thread(tile) and tile.n <= rules.few_columns
 
 
-def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
+def _narrowest_that_hold(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
     """For few columns and many rows, row tiles only; for other problems of ISM2, skinny tiles only; with a deep K,
     the short row tiles only. Of these the narrowest that hold a problem.
     """
@@ -132,7 +132,7 @@ def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileSh
     return _narrowest(sizes.n, lambda tile: tile.n, ROWS, catalogue)
 
 
-def _alone(family: Family, few: Ints, many: Ints, sizes: Sizes, catalogue: Catalogue) -> Catalogue | None:
+def _alone(family: Family, few: Ints, many: Ints, sizes: ProblemSizes, catalogue: Catalogue) -> Catalogue | None:
     """The tiles of the family that are to be tried exclusively, or None.
 
     For few columns these are all its tiles; for more columns those on tensor cores, or with very few steps of K those
@@ -157,7 +157,7 @@ def are_many(rows: int, catalogue: Catalogue) -> bool:
     return rows >= (many if catalogue.element_bytes > 4 else many // 4)
 
 
-def without_too_long(family: Family, few: Ints, sizes: Sizes, catalogue: Catalogue) -> Catalogue:
+def without_too_long(family: Family, few: Ints, sizes: ProblemSizes, catalogue: Catalogue) -> Catalogue:
     """The catalogue without long tiles of the family whose blocks would move too many bytes, if shorter ones are as
     wide."""
     largest_block = _rules(catalogue).largest_block
@@ -196,12 +196,12 @@ def _narrowest(
     return lambda tile: tile in kept
 
 
-def _have_few_rows(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+def _have_few_rows(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """Which problems suit column tiles: ISM2's problems with rows and columns exchanged, and slightly larger ones."""
     return (sizes.n >= TALL) & _are_streamed(sizes.m, sizes.k, COLUMNS.widest_of(catalogue), _rules(catalogue))
 
 
-def _lowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
+def _lowest_that_hold(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
     """For few rows and many columns, column tiles only; up to SKINNY rows otherwise, skinny tiles only."""
     if alone := _alone(COLUMNS, sizes.m, sizes.n, sizes, catalogue):
         catalogue = alone
@@ -212,7 +212,7 @@ def _lowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape
     return _narrowest(sizes.m, lambda tile: tile.m, COLUMNS, catalogue)
 
 
-def _have_long_rows(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+def _have_long_rows(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """Which problems suit dot products: few columns, and a deep K along which A is contiguous.
 
     In 16-bit types K must be a multiple of 8, a whole vector load: otherwise elements would be read one by one, and
@@ -229,7 +229,7 @@ def _have_long_rows(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     return enough_rows & long_rows
 
 
-def _narrowest_dots(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
+def _narrowest_dots(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
     """Of DOTS the narrowest tile that holds each problem's columns; no other tile where every K is deep and every A
     large."""
     tiles = sorted(DOTS.tiles_of(catalogue), key=lambda tile: tile.n)
@@ -238,14 +238,14 @@ def _narrowest_dots(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape],
     return lambda tile: tile in wanted if DOTS.has(tile) else others and not DEEP.has(tile)
 
 
-def are_copied_by_tma(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+def are_copied_by_tma(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """Which problems TMA can copy: those whose rows are aligned."""
     aligned = sizes.aligned(catalogue.element_bytes) & (sizes.result_line * catalogue.element_bytes % 16 == 0)
     answer: NDArray[np.bool_] = aligned
     return answer
 
 
-def _are_large(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+def _are_large(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """Which problems suit pipelined tiles, if the catalogue has any: TMA can copy them, and a tile's products are not
     mostly those of rows and columns that do not exist."""
     enough = np.zeros(len(sizes.m), bool)
@@ -270,7 +270,8 @@ LONG = Family(
     lambda *_: lambda _: True,
     measured=False,
 )
-# Pipelined tiles: for problems that TMA can copy and that are not much smaller than a tile, beside all other tiles.
+# Pipelined tiles: for problems that TMA can copy and that are not much smaller than a tile, in addition to all other
+# tiles.
 LARGE = Family(
     lambda tile: tile.kernel in PIPELINED, lambda sizes, catalogue: _are_large(sizes, catalogue),
     lambda *_: lambda _: True, measured=False,
@@ -280,7 +281,7 @@ FAMILIES = (DOTS, DEEP, ROWS, COLUMNS, LONG, LARGE)  # in the order in which `wo
 _NUMBERED = (LONG, DEEP, DOTS, ROWS, COLUMNS, LARGE)
 
 
-def worth_trying(catalogue: Catalogue, sizes: Sizes) -> Catalogue:
+def worth_trying(catalogue: Catalogue, sizes: ProblemSizes) -> Catalogue:
     """The tiles that are worth trying for these problems. Problems without products don't count."""
     sizes = sizes.with_products()
     for family in FAMILIES:
@@ -301,7 +302,7 @@ def _without(family: Family, catalogue: Catalogue) -> Catalogue:
     return catalogue.only(lambda tile: not family.has(tile))
 
 
-def families_of(sizes: Sizes, catalogue: Catalogue) -> Ints:
+def families_of(sizes: ProblemSizes, catalogue: Catalogue) -> Ints:
     """The number of the family that each problem suits: 6 pipelined tiles, 5 column tiles, 4 row tiles, 3 dot-product
     tiles, 2 deep tiles, 1 skinny tiles, 0 no family.
 
@@ -321,7 +322,7 @@ def are_of(family: Family, families: Ints) -> NDArray[np.bool_]:
     return answer
 
 
-def are_read_fastest(families: Ints, sizes: Sizes, rules: Rules | None) -> NDArray[np.bool_]:
+def are_read_fastest(families: Ints, sizes: ProblemSizes, rules: Rules | None) -> NDArray[np.bool_]:
     """Which problems' operands are read faster by streaming tiles than by other tiles, by the numbers of
     `families_of`."""
     few = 0 if rules is None else rules.few_columns
@@ -330,13 +331,13 @@ def are_read_fastest(families: Ints, sizes: Sizes, rules: Rules | None) -> NDArr
     return are_of(DOTS, families) | few_columns | few_rows
 
 
-def stream_deep(tile: TileShape, sizes: Sizes) -> bool:
+def stream_deep(tile: TileShape, sizes: ProblemSizes) -> bool:
     """Whether tiles read operands with a deep K at the memory's bandwidth, so that only the number of blocks
     matters."""
     return DOTS.has(tile) or (ROWS.has(tile) and bool((sizes.k >= TALL).all()))
 
 
-def is_made_for(tile: TileShape, sizes: Sizes, catalogue: Catalogue) -> bool:
+def is_made_for(tile: TileShape, sizes: ProblemSizes, catalogue: Catalogue) -> bool:
     """Whether a tile may be chosen for such problems, so that its measured cost for them matters; true for most tiles.
 
     Skinny tiles are built like tiles of no family, and their costs hold for all problems. Tiles of the other

@@ -14,7 +14,7 @@ from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileKey, TileSha
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.descriptor_size import MOST_BATCHED_TILES, MOST_DESCRIBED_TILES
 from jax_vbgemm._src.planner.tiles.runs import Ints, offsets, tile_counts
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 
 QUEUE = ("small", "medium", "large", "tall", "wide", "huge")  # Table 2, in queue order
 BY_256, BY_128 = (tuple((name, threads) for name in QUEUE) for threads in (256, 128))
@@ -89,7 +89,7 @@ class Coordinated(PaperPlanner):
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         threshold = device.tlp_threshold if self.tlp_threshold is None else self.tlp_threshold
         theta = device.theta if self.theta is None else self.theta
-        sizes = Sizes.of(problems)
+        sizes = ProblemSizes.of(problems)
         most_threads, *fewer_threads = self.sets_for(catalogue)
         queue, replaced = catalogue.resolve(most_threads)
         position, tlp, at_last = _choose_tiles(sizes, queue, threshold)
@@ -129,7 +129,7 @@ class Coordinated(PaperPlanner):
         return drafts[0] if len(drafts) == 1 else min(drafts, key=lambda batched: batched.seconds)
 
 
-def features_of(sizes: Sizes) -> tuple[float, float, float, int]:
+def features_of(sizes: ProblemSizes) -> tuple[float, float, float, int]:
     """Mean M, N and K, and the number of problems: the features of the paper's random forest (section 5)."""
     number = int(sizes.batch.sum())
     m, n, k = (int((column * sizes.batch).sum()) / max(number, 1) for column in (sizes.m, sizes.n, sizes.k))
@@ -141,14 +141,14 @@ def has_few_tiles(problems: Sequence[Problem], device: DeviceSpec, catalogue: Ca
     return Coordinated(batching="none").draft(problems, device, catalogue).runs.num_tiles <= MOST_BATCHED_TILES
 
 
-def _selected(selector: Selector, sizes: Sizes) -> Heuristic:
+def _selected(selector: Selector, sizes: ProblemSizes) -> Heuristic:
     found = selector(*features_of(sizes))
     if found not in HEURISTICS:
         raise ValueError(f"Coordinated: batching returned {found!r}; it must be one of {', '.join(HEURISTICS)}")
     return found
 
 
-def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) -> tuple[Ints, int, bool]:
+def _choose_tiles(sizes: ProblemSizes, queue: tuple[TileShape, ...], threshold: float) -> tuple[Ints, int, bool]:
     """Position in the queue of each problem's tile, the TLP (Eq. 1) of these tiles, and whether each problem's queue
     holds one strategy."""
     fits = np.array([(tile.m <= sizes.m) & (tile.n <= sizes.n) for tile in queue])

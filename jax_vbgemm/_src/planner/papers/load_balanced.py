@@ -17,7 +17,7 @@ from jax_vbgemm._src.planner.plan.draft import Draft
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.runs import Ints, tile_counts
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 
 CLASSES = (("small", 128), ("small-medium", 128), ("medium", 128), ("medium-large", 256), ("large", 256))  # Table 3
 
@@ -134,7 +134,7 @@ class LoadBalanced(PaperPlanner):
         threshold = device.load_balanced_threshold if self.tlp_threshold is None else self.tlp_threshold
         (order,) = self.sets_for(catalogue)
         tiles, replaced = catalogue.resolve(order)
-        sizes = Sizes.of(problems)
+        sizes = ProblemSizes.of(problems)
         given = dict(self.active_waves or ())
         most = np.array(
             [
@@ -161,7 +161,7 @@ class LoadBalanced(PaperPlanner):
             replaced=replaced,
         )
 
-    def _initial_classes(self, sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
+    def _initial_classes(self, sizes: ProblemSizes, tiles: tuple[TileShape, ...]) -> Ints:
         """The largest class that fits and divides (Eq. 10); where none divides, `undivided`."""
         fitting = np.zeros(len(sizes.m), np.int64)
         dividing = np.full(len(sizes.m), -1)

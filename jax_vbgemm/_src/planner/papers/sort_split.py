@@ -14,7 +14,7 @@ from jax_vbgemm._src.planner.plan.draft import Draft
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.runs import Ints, tile_counts
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 
 LEVELS: tuple[TileKey, ...] = (("small", 128), ("medium", 128), ("large", 128))
 TENSOR_LEVELS: tuple[TileKey, ...] = (("mma-16x32", 128), ("mma-32x32", 128), ("mma-64x64", 128))
@@ -73,7 +73,7 @@ class SortSplit(PaperPlanner):
         target = device.split_factor * device.units if self.target_blocks is None else self.target_blocks
         (levels,) = self.sets_for(catalogue)
         tiles, replaced = catalogue.resolve(levels)
-        sizes = Sizes.of(problems)
+        sizes = ProblemSizes.of(problems)
         level = largest_that_fits(sizes, tiles)
         area = np.array([tile.m * tile.n for tile in tiles])[level]
         keys = (-area, -sizes.k) if self.sort_by == "k" else (-sizes.k, -area)
@@ -91,7 +91,7 @@ class SortSplit(PaperPlanner):
         )
 
 
-def largest_that_fits(sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
+def largest_that_fits(sizes: ProblemSizes, tiles: tuple[TileShape, ...]) -> Ints:
     level = np.zeros(len(sizes.m), np.int64)
     for index, tile in enumerate(tiles):
         level[(tile.m <= sizes.m) & (tile.n <= sizes.n)] = index
@@ -99,7 +99,7 @@ def largest_that_fits(sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
 
 
 def _split_down(
-    sizes: Sizes, tiles: tuple[TileShape, ...], level: Ints, order: Ints, target: float, repeat: bool
+    sizes: ProblemSizes, tiles: tuple[TileShape, ...], level: Ints, order: Ints, target: float, repeat: bool
 ) -> Ints:
     """Shrinks the tiles of problems by one level, from the last in `order` to the first, until there are `target`
     blocks; with `repeat` in several passes.

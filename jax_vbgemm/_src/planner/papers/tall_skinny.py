@@ -35,7 +35,7 @@ from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.launches import MAX_SEARCHED
 from jax_vbgemm._src.planner.tiles.runs import Ints, ceil_div
 from jax_vbgemm._src.planner.tiles.split_k import in_slices
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 
 MIRRORED = (Shape.TSM2_MIRRORED, Shape.ISM2_MIRRORED)
 DEEP_SHAPES = (Shape.TSM2, Shape.TSM2_MIRRORED, Shape.REDUCTION)  # K is more than small, and may be split
@@ -108,7 +108,7 @@ class TallSkinny(PaperPlanner):
         draft = self._draft(problems, device, catalogue)
         if self.tcf is None:
             return draft
-        ism2 = np.flatnonzero(np.isin(shapes_of(Sizes.of(problems)), (Shape.ISM2, Shape.ISM2_MIRRORED)))
+        ism2 = np.flatnonzero(np.isin(shapes_of(ProblemSizes.of(problems)), (Shape.ISM2, Shape.ISM2_MIRRORED)))
         tiles = [catalogue.by_index[index] for index in draft.tile_id[ism2].tolist()]
         others = sum(_walked_rows(tile) != self.tcf for tile in tiles)
         if others == 0:
@@ -117,7 +117,7 @@ class TallSkinny(PaperPlanner):
         return replace(draft, notes=(*draft.notes, note))
 
     def _draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
-        sizes = Sizes.of(problems)
+        sizes = ProblemSizes.of(problems)
         (levels,) = self.sets_for(catalogue)
         ordinary, replaced = catalogue.resolve(levels)
         with_tensor = levels == TENSOR_LEVELS
@@ -196,7 +196,7 @@ class TallSkinny(PaperPlanner):
         return replace(draft, runs=in_slices(tiles, slices[run], depth[run]))
 
 
-def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: Sizes, catalogue: Catalogue) -> Ints:
+def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: ProblemSizes, catalogue: Catalogue) -> Ints:
     """Each problem's tile, with at most MAX_SEARCHED kernels: while there are more, the kernel whose problems have the
     fewest elements to read gives its problems to ordinary kernels.
     """
@@ -303,7 +303,7 @@ def _skinny(catalogue: Catalogue, mirrored: bool, with_tensor: bool) -> list[Til
 def _streaming(problem: Problem, shape: Shape, catalogue: Catalogue) -> list[TileShape]:
     """The tiles that are the paper's kernels for this problem: where the device was measured, without those that were
     slower than others; else all, among which the paper's model chooses."""
-    one, measured = Sizes.of((problem,)), catalogue.rules
+    one, measured = ProblemSizes.of((problem,)), catalogue.rules
     if shape in (Shape.ISM2, Shape.ISM2_MIRRORED):
         family, few, many = (ROWS, one.n, problem.m) if shape == Shape.ISM2 else (COLUMNS, one.m, problem.n)
         if measured is None:
@@ -323,7 +323,7 @@ def _streaming(problem: Problem, shape: Shape, catalogue: Catalogue) -> list[Til
     return []
 
 
-def _smallest_levels(sizes: Sizes, shapes: NDArray[np.int8], tiles: tuple[TileShape, ...]) -> Ints:
+def _smallest_levels(sizes: ProblemSizes, shapes: NDArray[np.int8], tiles: tuple[TileShape, ...]) -> Ints:
     """For each problem the first of the square tiles that holds its small dimension, so that the tall operand is read
     once; of a reduction both dimensions of C."""
     needed = np.where(shapes == Shape.REDUCTION, np.maximum(sizes.m, sizes.n), np.minimum(sizes.m, sizes.n))

@@ -10,7 +10,7 @@ from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner
 from jax_vbgemm._src.planner.plan.plan import MAX_TILES
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,6 @@ def _all_by(tile: TileShape, problems: Sequence[Problem], device: DeviceSpec, ca
 def _fastest(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
     if len(catalogue) == 0:
         raise ValueError(f"Uniform: no tile is built for {catalogue.kind} on {device.name}")
-    tiles = worth_trying(catalogue, Sizes.of(problems))
+    tiles = worth_trying(catalogue, ProblemSizes.of(problems))
     drafts = (_all_by(tile, problems, device, catalogue) for tile in tiles)
     return min(drafts, key=lambda draft: (draft.runs.num_tiles > MAX_TILES, draft.seconds))

@@ -15,7 +15,7 @@ from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.bands import in_bands
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs
 from jax_vbgemm._src.planner.tiles.symmetric import fold
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +63,12 @@ class Draft:
         """Problem i covered by tile `tile_id[i]`, one tile in each block; problems in `order`, by default their own
         order."""
         order = np.arange(len(problems)) if order is None else order
-        runs = Runs.whole_problems(Sizes.of(problems), tile_id, catalogue, order)
+        runs = Runs.whole_problems(ProblemSizes.of(problems), tile_id, catalogue, order)
         return cls(problems, device, catalogue, planner, runs, tile_id, order, tlp=tlp, replaced=replaced)
 
     @cached_property
     def prediction(self) -> Prediction:
-        sizes = Sizes.of(self.problems)
+        sizes = ProblemSizes.of(self.problems)
         return predict(sizes, self.runs, self.block_first, self.catalogue, self.device, self.tile_order)
 
     @property

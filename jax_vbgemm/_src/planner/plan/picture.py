@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from jax_vbgemm._src.planner.model.cost_model import tile_seconds
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
-from jax_vbgemm._src.problem import Sizes
+from jax_vbgemm._src.problem import ProblemSizes
 
 if TYPE_CHECKING:
     from jax_vbgemm._src.planner.plan.plan import Plan
@@ -43,7 +43,7 @@ def schedule(plan: "Plan") -> Drawn:
     runs, block_first, launches = plan.launch_form()
     tiles = runs.expand(plan.catalogue)
     first = np.arange(runs.num_tiles + 1) if block_first is None else np.asarray(block_first)
-    sizes, columns = Sizes.of(plan.problems), plan.catalogue.columns
+    sizes, columns = ProblemSizes.of(plan.problems), plan.catalogue.columns
     m, n = columns.m[tiles.tile_id], columns.n[tiles.tile_id]
     inside = np.minimum(m, sizes.m[tiles.problem] - tiles.row) * np.minimum(n, sizes.n[tiles.problem] - tiles.col)
     depth = tiles.k_end - tiles.k_begin

@@ -20,7 +20,7 @@ from jax_vbgemm._src.planner.tiles.launches import Launch, check_launches, launc
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, as_integers, offsets
 from jax_vbgemm._src.planner.tiles.split_k import slices_of
 from jax_vbgemm._src.planner.tiles.symmetric import fold, stores_mirrored
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 
 MAX_TILES = 2**31 - 1  # descriptors number tiles in int32
 
@@ -124,7 +124,7 @@ class Plan:
         elif sorted(as_integers("order", list(order)).tolist()) != list(range(len(problems))):
             raise ValueError(f"plan: order = {list(order)} must name each of {len(problems)} problems once {by}")
         tile_id = np.fromiter((tile.index for tile in tiles), np.int64, len(tiles))
-        runs = Runs.whole_problems(Sizes.of(problems), tile_id, catalogue, np.asarray(order, np.int64))
+        runs = Runs.whole_problems(ProblemSizes.of(problems), tile_id, catalogue, np.asarray(order, np.int64))
         runs = fold(runs, problems, device, catalogue)
         choices = [tile.key for tile in tiles]
         return cls.of_runs(
@@ -373,7 +373,7 @@ class Plan:
     @cached_property
     def prediction(self) -> Prediction:
         """What the cost model predicts: `seconds`, `waves` and `balance`."""
-        return predict(Sizes.of(self.problems), self.runs, self.block_first, self.catalogue, self.device)
+        return predict(ProblemSizes.of(self.problems), self.runs, self.block_first, self.catalogue, self.device)
 
     @property
     def predicted_seconds(self) -> float:
@@ -399,7 +399,7 @@ class Plan:
         The problems' multiply-adds include both halves of a symmetric C: where one half is computed and stored twice,
         the figure may be below 1.
         """
-        rows, cols = computed_extents(Sizes.of(self.problems), self.runs, self.catalogue, self.device)
+        rows, cols = computed_extents(ProblemSizes.of(self.problems), self.runs, self.catalogue, self.device)
         computed = weighted_sum(self.runs.count * rows * cols, self.runs.k_end - self.runs.k_begin)
         useful = float(sum(p.m * p.n * p.k * p.batch for p in self.problems))
         return computed / useful if useful else 1.0

@@ -16,7 +16,7 @@ from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.runs import Ints, ceil_div, saturating_count, tile_counts
 from jax_vbgemm._src.planner.tiles.split_k import even_slices
 from jax_vbgemm._src.planner.tiles.symmetric import tiles_computed
-from jax_vbgemm._src.problem import Sizes
+from jax_vbgemm._src.problem import ProblemSizes
 
 # How many upper bounds of the longest block's time are tried, between the smallest possible time and no bound. (With 4,
 # the published plans are 0.1% slower by the model; with 12 they are 0.1% faster, and planning takes 1.2 times as long.)
@@ -51,7 +51,7 @@ class Candidate(NamedTuple):
     sums: float = 0.0  # the number of accumulators of all K slices
 
 
-def options_of_kernel(sizes: Sizes, kernel: str, device: DeviceSpec, catalogue: Catalogue) -> list[Option]:
+def options_of_kernel(sizes: ProblemSizes, kernel: str, device: DeviceSpec, catalogue: Catalogue) -> list[Option]:
     """Each tile of the kernel, and each pair of tiles of which the smaller divides the larger. Symmetric problems are
     folded in options with one tile.
     """
@@ -168,7 +168,7 @@ class Splits:
 
     def __init__(
         self,
-        sizes: Sizes,
+        sizes: ProblemSizes,
         options: Sequence[Option],
         count: Ints,
         catalogue: Catalogue,

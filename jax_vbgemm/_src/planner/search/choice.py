@@ -20,11 +20,11 @@ from jax_vbgemm._src.planner.search.candidates import Candidate, Option, Splits,
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.runs import Ints
-from jax_vbgemm._src.problem import Sizes
+from jax_vbgemm._src.problem import ProblemSizes
 
 
 @dataclass(frozen=True)
-class Choice:
+class TileChoice:
     """One of `options` for each problem, the number of its K slices, its longest block, and the makespan: the seconds
     from the beginning of the first block to the end of the last one.
     """
@@ -37,8 +37,8 @@ class Choice:
 
 
 def choose(
-    sizes: Sizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue, limit: float
-) -> Choice | None:
+    sizes: ProblemSizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue, limit: float
+) -> TileChoice | None:
     """The best choice among the options of one kernel; None where no choice takes less than `limit` seconds.
 
     With an infinite limit there always is a choice, though it may have more tiles than a plan can hold.
@@ -97,7 +97,9 @@ class _Table:
     """The data of the options that do not depend on the choice, by option and problem: tiles inside and along the
     edges."""
 
-    def __init__(self, sizes: Sizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue) -> None:
+    def __init__(
+        self, sizes: ProblemSizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue
+    ) -> None:
         self._sizes, self._options, self._device, self._catalogue = sizes, options, device, catalogue
         self._resident = max(tile_occupancy(options[0].tile, device).blocks, 1)
         self._inside = np.array([option.inside for option in options])
@@ -135,11 +137,11 @@ class _Table:
         adding = split_seconds(found.sums, self._catalogue, self._device) if found.sums else 0.0
         return adding + self._device.further_tile_latency * (different - 1)
 
-    def first_for_all(self) -> Choice:
+    def first_for_all(self) -> TileChoice:
         zeros = np.zeros_like(self._every)
-        return Choice(math.inf, self._options, zeros, zeros + 1, np.zeros(len(zeros)))
+        return TileChoice(math.inf, self._options, zeros, zeros + 1, np.zeros(len(zeros)))
 
-    def choice(self, found: Candidate, costs: _Costs, besides: float) -> Choice:
+    def choice(self, found: Candidate, costs: _Costs, besides: float) -> TileChoice:
         """The candidate as a choice, whose makespan counts full rounds."""
         chosen, slices = (np.broadcast_to(column, self._every.shape) for column in (found.choice, found.slices))
         at = chosen, self._every
@@ -147,4 +149,4 @@ class _Table:
         blocks = np.concatenate((self._inside[at] * slices, self._outside[at]))
         each = np.concatenate((np.where(slices > 1, longest, costs.of_tile[at]), costs.of_edge[at]))
         makespan = makespan_of_blocks(each, blocks, costs.slots, self._device.tail) + besides
-        return Choice(makespan, self._options, chosen, slices, longest)
+        return TileChoice(makespan, self._options, chosen, slices, longest)

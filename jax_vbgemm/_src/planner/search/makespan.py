@@ -28,7 +28,7 @@ from jax_vbgemm._src.planner.model.tile_families import (
 )
 from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner, joined
 from jax_vbgemm._src.planner.search.candidates import FEWEST_STEPS, Option, options_of_kernel
-from jax_vbgemm._src.planner.search.choice import Choice, choose
+from jax_vbgemm._src.planner.search.choice import TileChoice, choose
 from jax_vbgemm._src.planner.tables.catalogue import SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tables.rules import Rules
@@ -37,7 +37,7 @@ from jax_vbgemm._src.planner.tiles.launches import MAX_SEARCHED
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div
 from jax_vbgemm._src.planner.tiles.split_k import fewest_filling_slices, in_slices
 from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 
 # After more full rounds than this, the last round is not worth filling: it is less than a ninth of the time.
 _ROUNDS_TO_FILL = 8
@@ -75,7 +75,7 @@ class Makespan(DraftPlanner):
             raise ValueError(f"Makespan: it plans for GPUs, but {device.name!r} is a {device.device_type}")
         if len(catalogue) == 0:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
-        sizes, among = Sizes.of(problems), self._among(catalogue)
+        sizes, among = ProblemSizes.of(problems), self._among(catalogue)
         families = families_of(sizes, among)
         if 0 < _slower_reads(are_of(DOTS, families), sizes, device, catalogue) < device.launch_seconds:
             families = families_of(sizes, without_dot_products(among))
@@ -111,7 +111,7 @@ class Makespan(DraftPlanner):
         return replace(catalogue, tiles=tiles)
 
 
-def _slower_reads(problems: NDArray[np.bool_], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> float:
+def _slower_reads(problems: NDArray[np.bool_], sizes: ProblemSizes, device: DeviceSpec, catalogue: Catalogue) -> float:
     """The extra seconds in which tiles other than streaming ones read these problems' operands; 0 where not
     measured."""
     if device.rules is None:
@@ -191,13 +191,13 @@ def _groups(numbers: Ints) -> bytes:
 def _fits_descriptors(draft: Draft) -> bool:
     """Whether the descriptor constant stays within its limit, if each tile needs a record, as split-K requires."""
     runs = draft.runs
-    split = (runs.k_begin == 0) & (runs.k_end < Sizes.of(draft.problems).k[runs.problem])
+    split = (runs.k_begin == 0) & (runs.k_end < ProblemSizes.of(draft.problems).k[runs.problem])
     return not split.any() or ready_bytes(runs.num_tiles, int(runs.count[split].sum())) <= _MOST_BYTES_JOINED
 
 
 def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, among: Catalogue) -> Draft:
     """The best draft whose tiles all belong to one kernel and are in the catalogue `among`."""
-    sizes = Sizes.of(problems)
+    sizes = ProblemSizes.of(problems)
     draft = _draft_for(problems, sizes, device, catalogue, among)
     if not (sizes.symmetric.any() and stores_mirrored(device, among).any()):
         return draft
@@ -208,7 +208,7 @@ def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: C
 
 
 def _draft_for(
-    problems: Sequence[Problem], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue, among: Catalogue
+    problems: Sequence[Problem], sizes: ProblemSizes, device: DeviceSpec, catalogue: Catalogue, among: Catalogue
 ) -> Draft:
     among = worth_trying(among, sizes)
     kernels = among.kernels
@@ -216,7 +216,7 @@ def _draft_for(
     least: Mapping[str, float] = {}
     if len(kernels) > 1:
         least = least_seconds(sizes, {kernel: among.tiles_of(kernel) for kernel in kernels}, catalogue, device)
-    choices: list[Choice] = []
+    choices: list[TileChoice] = []
     for kernel in sorted(kernels, key=lambda kernel: least.get(kernel, 0.0)):  # the most promising first
         limit = gain * min((choice.makespan for choice in choices), default=math.inf)
         if least.get(kernel, 0.0) < limit:
@@ -232,7 +232,9 @@ def _draft_for(
     return min(zip(drafts, choices, strict=True), key=lambda pair: (pair[0].seconds, pair[1].makespan))[0]
 
 
-def _draft(problems: Sequence[Problem], sizes: Sizes, found: Choice, device: DeviceSpec, catalogue: Catalogue) -> Draft:
+def _draft(
+    problems: Sequence[Problem], sizes: ProblemSizes, found: TileChoice, device: DeviceSpec, catalogue: Catalogue
+) -> Draft:
     order = np.argsort(-found.longest, kind="stable")
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
@@ -258,7 +260,7 @@ def _draft(problems: Sequence[Problem], sizes: Sizes, found: Choice, device: Dev
     return Draft(problems, device, catalogue, "makespan", runs, tile_id, order)
 
 
-def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, draft: Draft) -> Draft:
+def _with_full_rounds(problems: Sequence[Problem], sizes: ProblemSizes, found: TileChoice, draft: Draft) -> Draft:
     """The draft; or where K is split, a draft with fewer or more K slices whose blocks fill whole rounds.
 
     The number of slices follows from an upper bound of the longest block, which may leave a few blocks in a last round.
@@ -296,7 +298,9 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, 
     return best if best.seconds <= draft.seconds * clearly_faster else draft
 
 
-def _evenly_split(sizes: Sizes, found: Choice, rules: Rules, device: DeviceSpec, catalogue: Catalogue) -> Choice:
+def _evenly_split(
+    sizes: ProblemSizes, found: TileChoice, rules: Rules, device: DeviceSpec, catalogue: Catalogue
+) -> TileChoice:
     """The choice with the fewest K slices that leave few units idle."""
     options = [found.options[index] for index in found.choice.tolist()]
     resident = max(tile_occupancy(options[0].tile, device).blocks, 1)
@@ -346,7 +350,7 @@ def _with_last_round_split(draft: Draft) -> Draft:
     return split if split.seconds < draft.seconds else draft
 
 
-def _inside_and_edges(sizes: Sizes, whole: Runs, option: Option) -> list[Runs]:
+def _inside_and_edges(sizes: ProblemSizes, whole: Runs, option: Option) -> list[Runs]:
     """Three boxes for each problem: whole tiles, edge tiles to their right down to the last row, and edge tiles
     below."""
     tile, edge = option.tile, option.edge

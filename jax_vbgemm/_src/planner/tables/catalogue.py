@@ -18,7 +18,7 @@ from jax_vbgemm._src.planner.tables.rules import Rules
 
 ELEMENT_BYTES: Mapping[str, int] = {dtype: DTYPES[dtype].bytes for dtype in OPERANDS}
 
-# The arithmetic of ordinary tiles where tf32 or tf32x3 is asked for, whose operands are float32; any other is its own.
+# What ordinary tiles compute when tf32 or tf32x3 is requested: float32. Other arithmetics are computed as they are.
 PLAIN_KIND: Mapping[str, str] = {
     name: next(plain.name for plain in ARITHMETICS.values() if plain[1:] == one[1:])
     for name, one in ARITHMETICS.items()

@@ -11,7 +11,7 @@ from jax_vbgemm._src.planner.tables.rules import CallCosts, CoreRules, DotRates,
 # integers is that of float32 or half of it.)
 _MULTIPLIED_AS = {"complex64": "float32", "complex128": "float64", "int32": "float32"}
 
-# The rates of tensor cores that an arithmetic shares with others; it has its own where it is not listed here.
+# Arithmetics that have the tensor-core rate of another one; those that are not listed have a rate of their own.
 _TENSOR_RATES = {"float16": "bfloat16"} | dict.fromkeys(FLOAT8, "float8")
 
 
@@ -69,7 +69,8 @@ class DeviceSpec:
     # Each tile shape of a launch beyond the first: its instructions are fetched from memory.
     further_tile_latency: float
     split_latency: float  # of a call that splits K: a kernel that reduces the partial sums
-    # Blocks of more than one wave don't end together: that costs this fraction of an average block.
+    # More than one wave of blocks has a tail, because the blocks don't end together: it costs this fraction of an
+    # average block.
     tail: float
 
     # Measured rules; None: nothing was measured.

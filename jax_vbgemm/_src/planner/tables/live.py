@@ -85,8 +85,8 @@ def _as_reported(reported: Reported) -> DeviceSpec:
 
 
 def _nearest(asked: str | None, usable: list[str]) -> str:
-    """The architecture whose resources are used: the newest one not newer than the device, whose code or PTX runs on
-    it; the oldest one where all are newer."""
+    """The architecture whose resources are used: the newest one that is not newer than the device and whose code or
+    PTX runs on it, or the oldest one if all are newer."""
 
     def number(name: str) -> int:
         return int(name.removeprefix("sm_")) if name.startswith("sm_") else 0

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 
 _AXES = ("batch", "row", "col", "k")
 
@@ -21,7 +21,7 @@ def check_coverage(problems: Sequence[Problem], catalogue: Catalogue, runs: Runs
     with M, N or batch = 0 has no tiles. Tiles must begin inside of C and may reach beyond its last row and column,
     where they are masked. A mirrored tile covers its mirror image too; only symmetric problems may have such tiles.
     """
-    sizes = Sizes.of(problems)
+    sizes = ProblemSizes.of(problems)
     _check_range("names problem", runs.problem, runs.problem, len(problems))
     _check_range("has tile row", runs.problem, runs.tile_id, len(catalogue.columns.m))
     _check_boxes(sizes, catalogue, runs)
@@ -44,7 +44,7 @@ def _check_range(what: str, problem: Ints, values: Ints, size: int) -> None:
         raise ValueError(f"plan: a tile of problems[{problem[bad[0]]}] {what} {values[bad[0]]}, but there are {size}")
 
 
-def _check_boxes(sizes: Sizes, catalogue: Catalogue, runs: Runs) -> None:
+def _check_boxes(sizes: ProblemSizes, catalogue: Catalogue, runs: Runs) -> None:
     """Raises unless the first and the last tile of each run begin inside their problem."""
     tile = catalogue.columns
     last_row = runs.row + (runs.tiles_y - 1) * tile.m[runs.tile_id]
@@ -73,7 +73,7 @@ def _check_boxes(sizes: Sizes, catalogue: Catalogue, runs: Runs) -> None:
         )
 
 
-def _covered_by_one_run(sizes: Sizes, catalogue: Catalogue, runs: Runs) -> NDArray[np.bool_]:
+def _covered_by_one_run(sizes: ProblemSizes, catalogue: Catalogue, runs: Runs) -> NDArray[np.bool_]:
     """Which problems are covered by a single run, the usual case, which is cheap to check."""
     tile = catalogue.columns
     problem = runs.problem

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue
-from jax_vbgemm._src.problem import Sizes
+from jax_vbgemm._src.problem import ProblemSizes
 
 Ints = NDArray[np.int64]
 
@@ -52,7 +52,7 @@ class Runs:
             object.__setattr__(self, "mirrored", np.zeros_like(self.problem))
 
     @classmethod
-    def whole_problems(cls, sizes: Sizes, tile_id: Ints, catalogue: Catalogue, order: Ints) -> "Runs":
+    def whole_problems(cls, sizes: ProblemSizes, tile_id: Ints, catalogue: Catalogue, order: Ints) -> "Runs":
         """One run for each problem, in `order`, that covers it with tile `tile_id`; none where C has no elements."""
         tile = catalogue.columns
         problem = order[(sizes.m[order] > 0) & (sizes.n[order] > 0) & (sizes.batch[order] > 0)]
@@ -134,7 +134,7 @@ class Runs:
         )
 
 
-def tile_counts(sizes: Sizes, tile_m: int, tile_n: int) -> Ints:
+def tile_counts(sizes: ProblemSizes, tile_m: int, tile_n: int) -> Ints:
     """ceil(M / Tm) * ceil(N / Tn) * batch of each problem, read-only."""
     # Cached, as several planners ask for the same shapes, and several tiles have one shape.
     key = (tile_m, tile_n)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, offsets, saturating_count, tile_counts
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Problem, ProblemSizes
 
 # Upper bounds for a problem that is folded: each of its rows of tiles becomes two runs, which must fit the descriptors.
 MOST_TILES = 2**16
@@ -31,7 +31,7 @@ def fold(runs: Runs, problems: Sequence[Problem], device: DeviceSpec, catalogue:
     side of it divides the other and its kernel stores mirrored tiles: the mirror image of each tile below the diagonal
     then consists of tiles above it. Other problems stay unchanged, and so do problems that are already folded.
     """
-    sizes = Sizes.of(problems)
+    sizes = ProblemSizes.of(problems)
     if device.platform != "cuda" or not sizes.symmetric.any():
         return runs
     folds = _foldable(runs, sizes, device, catalogue)[runs.problem]
@@ -43,7 +43,7 @@ def fold(runs: Runs, problems: Sequence[Problem], device: DeviceSpec, catalogue:
     return Runs.joined([runs.take(others), upper]).take(np.argsort(place, kind="stable"))
 
 
-def tiles_computed(sizes: Sizes, tile: TileShape, device: DeviceSpec) -> Ints:
+def tiles_computed(sizes: ProblemSizes, tile: TileShape, device: DeviceSpec) -> Ints:
     """The number of tiles of each problem that remain after `fold`, if `tile` covers the problem."""
     whole = tile_counts(sizes, tile.m, tile.n)
     short, long = sorted((tile.m, tile.n))
@@ -59,7 +59,7 @@ def tiles_computed(sizes: Sizes, tile: TileShape, device: DeviceSpec) -> Ints:
     return np.where(folded, whole - below * sizes.batch, whole)
 
 
-def _foldable(runs: Runs, sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> NDArray[np.bool_]:
+def _foldable(runs: Runs, sizes: ProblemSizes, device: DeviceSpec, catalogue: Catalogue) -> NDArray[np.bool_]:
     """Which problems are folded."""
     problem, tile_id = runs.problem, runs.tile_id
     m, n = catalogue.columns.m[tile_id], catalogue.columns.n[tile_id]

@@ -1,4 +1,4 @@
-"""ragged_matmul: packed rows times weights of different shapes."""
+"""ragged_matmul: rows times matrices of different shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jax_vbgemm._src.matmul.packed import unpacked
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.view import dense, is_view
 from jax_vbgemm._src.ragged.api import sizes_argument
-from jax_vbgemm._src.ragged.packed_rows import packed_rows, stacked, unpacked_rows, whole_rows
+from jax_vbgemm._src.ragged.flat_rows import stacked, to_flat_rows, to_lines, whole_rows
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
 
 
@@ -34,19 +34,20 @@ def ragged_matmul(
     """Multiplies each row by the matrix of its group, where the groups' matrices have different shapes.
 
     Group i has the matrix Bs[i] (k_i, n_i) and the next group_sizes[i] rows, of length k_i in x and n_i in the result.
-    Rows of different lengths are packed into one flat array, one row after another without gaps; rows of equal length
-    are a two-dimensional array. So x is
+    Rows of equal length are a two-dimensional array. Rows of different lengths are flat rows: one after another
+    without gaps in a one-dimensional array. So x is
 
         (m, k)   where all k_i are k; or
-        (size,)  packed: the rows of group 0, each of k_0 elements, then those of group 1, and so on;
+        (size,)  flat: the rows of group 0, each of k_0 elements, then those of group 1, and so on;
 
-    and the result is (m, n) where all n_i are n, or else packed into an array of rows * max(n_i) elements, with zeros
-    after the last row. The program computes from the sizes where each group begins; the host never reads them.
+    and the result is (m, n) where all n_i are n. Otherwise it is flat rows in an array of rows * max(n_i) elements,
+    with zeros after the last row. The program computes from the sizes where each group begins; the host never reads
+    them.
 
     The matrices are padded to one shape and stacked in each call, and the product is a `ragged_dot`. Where they don't
     change, pad and stack them once and call that.
 
-    Adapters of different ranks, one for each group of tokens, are two calls, with packed rows in between:
+    Adapters of different ranks, one for each group of tokens, are two calls, with flat rows in between:
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -61,18 +62,18 @@ def ragged_matmul(
     Array([ 4.,  4., 12., 12., 12.], dtype=float32)
 
     Args:
-      x: (m, k), or (size,) of packed rows.
+      x: (m, k), or (size,) of flat rows.
       Bs: pytree of matrices, usually a list: (k_i, n_i), or (n_i, k_i) where `transpose_b`. Dtypes promote as in
         jnp.matmul. The leaves in order belong to the groups. A `View` or a `RaggedArray` is copied.
       group_sizes: (len(Bs),) integers of any value. A negative size counts as 0. Rows beyond `rows`, and rows that do
         not lie in x completely, are left out; the result has zeros in their place. NaN in one group's rows or matrix
         does not reach the results of other groups.
-      rows: a static upper bound of the rows of all groups together; required where x is packed, by default m otherwise.
+      rows: a static upper bound of the rows of all groups together; required where x is flat, by default m otherwise.
         Under jax.export it may be symbolic, as sizes of x may.
       precision, preferred_element_type, implementation: as for `ragged_dot`.
 
     Returns:
-      (m, n), or (rows * max(n_i),) of packed rows.
+      (m, n), or (rows * max(n_i),) of flat rows.
 
     Raises:
       ValueError: shapes don't fit, dtypes differ under strict promotion, or an option is unknown; the message names the
@@ -119,15 +120,13 @@ def ragged_matmul(
                 stored = ", transposed" if transpose_b else ""
                 raise ValueError(
                     f"{name}: x is {x.shape} but {where} is {matrices[where].shape}{stored}: inner dimensions "
-                    f"{x.shape[1]} and {k} must match (rows of different length are packed in one flat x)"
+                    f"{x.shape[1]} and {k} must match (rows of different length are given as one flat x)"
                 )
         rows = x.shape[0] if rows is None else rows
     elif x.ndim != 1:
-        raise ValueError(f"{name}: x is {x.shape}: it must be (m, k), or (size,) of packed rows")
+        raise ValueError(f"{name}: x is {x.shape}: it must be (m, k), or (size,) of flat rows")
     elif rows is None:
-        raise ValueError(
-            f"{name}: x is packed, {x.shape}: rows must be given, an upper bound of the rows of all groups"
-        )
+        raise ValueError(f"{name}: x is flat, {x.shape}: rows must be given, an upper bound of the rows of all groups")
     if not compat.is_symbolic(rows) and (not is_integer(rows) or rows < 0):
         raise ValueError(f"{name}: rows is {rows!r}: it must be a non-negative integer")
     rows = rows if compat.is_symbolic(rows) else int(rows)
@@ -144,13 +143,13 @@ def _multiplied(operands: list[jax.Array], product: Ragged, ks: np.ndarray, ns: 
     x, group_sizes, *matrices = operands
     widest = int(ns.max())
     size = rows * widest
-    is_packed = np.ptp(ns) > 0
+    is_flat = np.ptp(ns) > 0
     if any(compat.is_static((length,)) and length == 0 for length in (size, x.size)) or not (ks * ns).any():
-        zeros = jnp.zeros((size,) if is_packed else (rows, widest), product.out_dtype)
+        zeros = jnp.zeros((size,) if is_flat else (rows, widest), product.out_dtype)
         return compat.unite_varying([zeros, *operands])[0]
     x = x.reshape(-1)
     # A row that does not lie in x completely is left out before anything is multiplied: zeros in its place would still
     # be multiplied by the matrix of its group, which may hold NaN.
     sizes = whole_rows(group_sizes, ks, x.size, rows)
-    y = bind([unpacked_rows(x, sizes, ks, rows), stacked(matrices), sizes], product)
-    return packed_rows(y, sizes, ns, size) if is_packed else y
+    y = bind([to_lines(x, sizes, ks, rows), stacked(matrices), sizes], product)
+    return to_flat_rows(y, sizes, ns, size) if is_flat else y

@@ -1,8 +1,9 @@
-"""Rows of different lengths, one after another without gaps in a flat array, and matrices of different shapes.
+"""Flat rows (rows of different lengths, one after another without gaps in a one-dimensional array), and matrices of
+different shapes.
 
-`ragged_dot` takes rows of one length and matrices of one shape: rows are unpacked into lines of the longest row's
-length before it and packed again after it, and matrices are padded by zeros. What is in the padding of a line is
-selected away by index and mask, never by multiplication with 0, so that no NaN or infinity gets out of it.
+`ragged_dot` takes rows of one length and matrices of one shape. So flat rows become lines of the longest row's length
+before it and flat rows again after it, and matrices are padded by zeros. Padding is removed by index and mask, never
+by multiplication with 0, so that no NaN or infinity gets out of it.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def whole_rows(group_sizes: jax.Array, widths: np.ndarray, elements: Any, count:
     return jnp.where(widths == 0, sizes, jnp.minimum(sizes, (elements - begin) // width))
 
 
-def unpacked_rows(x: jax.Array, group_sizes: jax.Array, widths: np.ndarray, count: Any) -> jax.Array:
-    """Packed rows, which all lie in x, as lines (count, widest), with zeros beyond each group's width and after the
+def to_lines(x: jax.Array, group_sizes: jax.Array, widths: np.ndarray, count: Any) -> jax.Array:
+    """Flat rows, which all lie in x, as lines (count, widest), with zeros beyond each group's width and after the
     last row."""
     widest = int(widths.max())
     if np.ptp(widths) == 0 and compat.certainly(lambda: x.shape[0] >= count * widest):
@@ -60,14 +61,14 @@ def unpacked_rows(x: jax.Array, group_sizes: jax.Array, widths: np.ndarray, coun
     return x.at[place].get(mode="fill", fill_value=0, unique_indices=True)
 
 
-def packed_rows(lines: jax.Array, group_sizes: jax.Array, widths: np.ndarray, size: Any) -> jax.Array:
-    """The inverse: the elements of each row, packed one row after another, and zeros after the last row."""
+def to_flat_rows(lines: jax.Array, group_sizes: jax.Array, widths: np.ndarray, size: Any) -> jax.Array:
+    """The inverse: flat rows in an array of `size` elements, and zeros after the last row."""
     place = _places(group_sizes, widths, lines.shape[0], size)
     return jnp.zeros((size,), lines.dtype).at[place].set(lines, mode="drop", unique_indices=True)
 
 
 def _places(group_sizes: jax.Array, widths: np.ndarray, count: Any, size: Any) -> jax.Array:
-    """Where each element of the lines (count, widest) lies among `size` packed ones; `size` where it does not exist."""
+    """Where each element of the lines (count, widest) lies among `size` flat ones; `size` where it does not exist."""
     _refuse_large(size)
     rows = rows_of_groups(group_sizes, None, count, len(widths))
     width = jnp.asarray(widths)
@@ -88,5 +89,5 @@ def _size_of(rows: Rows) -> jax.Array:
 def _refuse_large(elements: Any) -> None:
     if compat.certainly(lambda: elements > LARGEST_SIZE):
         raise NotImplementedError(
-            f"ragged_matmul: rows are packed up to {LARGEST_SIZE} elements, but x or the result has {elements}"
+            f"ragged_matmul: flat rows may have {LARGEST_SIZE} elements, but x or the result has {elements}"
         )
