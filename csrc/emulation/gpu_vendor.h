@@ -54,7 +54,7 @@ inline void block_barrier() { emulation::block_barrier(); }
 inline void wave_barrier() { emulation::count_lanes(false); }
 inline int popc_ballot(bool yes) { return emulation::count_lanes(yes); }
 template <int kDistance, class Value>
-inline void swap_lanes(Value& value) {
+inline void shfl_xor(Value& value) {
   const emulation::Lanes<Value> all(value);
   value = all[thread_index() % VBGEMM_WAVE_SIZE ^ kDistance];
 }
@@ -114,7 +114,7 @@ inline void store_bytes_if(bool valid, void* global, const void* registers) {
 }
 
 template <int kBytes, int kAhead = 128>
-inline void copy_async(void* shared, const void* global, bool valid) {
+inline void cp_async(void* shared, const void* global, bool valid) {
   emulation::start_copy({shared, valid ? global : nullptr, kBytes});
 }
 inline void gather_four_bytes(void* shared, const void* global, uint32_t stride, int count) {
@@ -125,9 +125,9 @@ inline void gather_four_bytes(void* shared, const void* global, uint32_t stride,
     static_cast<uint8_t*>(shared)[i] = byte;  // here, where the race detector sees it
   }
 }
-inline void commit_copies() { emulation::commit_copies(); }
+inline void cp_async_commit_group() { emulation::commit_copies(); }
 template <int kNewest>
-inline void wait_copies() {
+inline void cp_async_wait_group() {
   emulation::wait_copies(kNewest);
 }
 

@@ -216,7 +216,7 @@ __device__ inline int popc_ballot(bool yes) { return __popc(__ballot_sync(0xffff
 
 // Exchanges values between lanes whose numbers differ in the bit kDistance. All lanes of the warp call this together.
 template <int kDistance, class Value>
-__device__ inline void swap_lanes(Value& value) {
+__device__ inline void shfl_xor(Value& value) {
   uint32_t words[sizeof(Value) / 4];
   memcpy(words, &value, sizeof(Value));
 #pragma unroll
@@ -248,7 +248,7 @@ __device__ inline uint16_t float_to_bfloat16(float x) {
 // address is not used then. The predicate is free: it becomes an operand of the copy instruction. For 1 or 2 bytes there is no asynchronous
 // copy, and a load and a store replace it. kAhead: how many bytes around the source L2 fetches together, as a hint.
 template <int kBytes, int kAhead = 128>
-__device__ inline void copy_async(void* shared, const void* global, bool valid) {
+__device__ inline void cp_async(void* shared, const void* global, bool valid) {
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int ignore = !valid;
   if constexpr (kBytes == 1) {
@@ -296,11 +296,11 @@ __device__ inline void gather_four_bytes(void* shared, const void* global, uint3
 }
 
 // Closes the group of copies started since the last call; the group may be empty.
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until all of this thread's groups have arrived, except the newest `kNewest`.
 template <int kNewest>
-__device__ inline void wait_copies() {
+__device__ inline void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
 }
 

@@ -91,7 +91,7 @@ __device__ inline int popc_ballot(bool yes) { return __builtin_popcountll(__buil
 
 // Exchanges values between lanes whose numbers differ in the bit kDistance. All lanes of the wave call this together.
 template <int kDistance, class Value>
-__device__ inline void swap_lanes(Value& value) {
+__device__ inline void shfl_xor(Value& value) {
   int words[sizeof(Value) / 4];
   __builtin_memcpy(words, &value, sizeof(Value));
 #pragma unroll
@@ -156,15 +156,15 @@ struct Piece<16> {
 // not used; the load reads the kernel's parameters instead, because a load that depended on a branch would be waited for before the next
 // load.
 template <int kBytes, int kAhead = 128>
-__device__ inline void copy_async(void* shared, const void* global, bool valid) {
+__device__ inline void cp_async(void* shared, const void* global, bool valid) {
   using Bytes = typename Piece<kBytes>::type;
   const Bytes bytes =
       *(Global<const Bytes>)(valid ? (Global<const void>)global : (Global<const void>)__builtin_amdgcn_kernarg_segment_ptr());
   *static_cast<Bytes*>(shared) = valid ? bytes : Bytes{};
 }
-__device__ inline void commit_copies() {}
+__device__ inline void cp_async_commit_group() {}
 template <int kNewest>
-__device__ inline void wait_copies() {}
+__device__ inline void cp_async_wait_group() {}
 
 // Loads from global memory to registers; the wait is where the registers are used.
 template <int kBytes>

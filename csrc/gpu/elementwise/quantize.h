@@ -96,7 +96,7 @@ class Quantize {
   template <int kDistance>
   __device__ static void take_larger(uint32_t& x) {
     uint32_t theirs = x;
-    swap_lanes<kDistance>(theirs);
+    shfl_xor<kDistance>(theirs);
     x = larger(x, theirs);
   }
 

@@ -38,7 +38,7 @@ __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init
 __device__ inline void mbarrier_arrive(Mbarrier& barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }
-// Arrives once all copies that this thread has started by copy_async have completed. The barrier's count includes this arrival (.noinc).
+// Arrives once all copies that this thread has started by cp_async have completed. The barrier's count includes this arrival (.noinc).
 __device__ inline void cp_async_mbarrier_arrive(Mbarrier& barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }

@@ -207,7 +207,7 @@ class RaggedWalk {
   }
   template <int kDistance>
   __device__ static int swapped(int x) {
-    swap_lanes<kDistance>(x);
+    shfl_xor<kDistance>(x);
     return x;
   }
   template <int kDistance>

@@ -114,10 +114,10 @@ class DeepOperand {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const int piece = lane + i * kWaveSize;
-      if (piece < pieces) copy_async<kVectorBytes, 256>(shared + piece * kVector, from + piece * kVector, true);
+      if (piece < pieces) cp_async<kVectorBytes, 256>(shared + piece * kVector, from + piece * kVector, true);
     }
 #pragma unroll 1
-    for (int at = pieces * kVector + lane; at < elements; at += kWaveSize) copy_async<sizeof(T)>(shared + at, from + at, true);
+    for (int at = pieces * kVector + lane; at < elements; at += kWaveSize) cp_async<sizeof(T)>(shared + at, from + at, true);
   }
 
   // Copies line by line, or step by step, kWidth elements at a time, and the ends element by element.
@@ -132,9 +132,9 @@ class DeepOperand {
       const T* const source = from + row * pitch + at * next;
       T* const to = shared + row * shared_pitch + at;
       if (at + kWidth <= length) {
-        copy_async<kWidth* static_cast<int>(sizeof(T)), 256>(to, source, true);
+        cp_async<kWidth* static_cast<int>(sizeof(T)), 256>(to, source, true);
       } else {
-        for (int i = 0; at + i < length; ++i) copy_async<sizeof(T)>(to + i, source + i, true);
+        for (int i = 0; at + i < length; ++i) cp_async<sizeof(T)>(to + i, source + i, true);
       }
     }
   }
@@ -179,7 +179,7 @@ __device__ inline void multiply_deep(const TilePlace<T>& place, T* shared) {
       cols.start(stage + Cut::kStageA, uncopied, steps);
     }
     uncopied += kTurn;
-    commit_copies();
+    cp_async_commit_group();
   };
   await_previous_kernel();
 #pragma unroll 1
@@ -189,7 +189,7 @@ __device__ inline void multiply_deep(const TilePlace<T>& place, T* shared) {
   int slot = 0;
 #pragma unroll 1
   for (int begin = wave * Cut::kDepth; begin < depth; begin += kTurn) {
-    wait_copies<Cut::kStages - 2>();
+    cp_async_wait_group<Cut::kStages - 2>();
     wave_barrier();  // this step's data are visible, and no lane reads the previous stage any more
     start_step(stages + (slot == 0 ? Cut::kStages - 1 : slot - 1) * Cut::kStageElements);
     const T* const stage = stages + slot * Cut::kStageElements;

@@ -84,7 +84,7 @@ __device__ inline void copy_steps_of_b(const TilePlace<T>& place, int k, T* stag
     for (int i = 0; i < kCopies; ++i) {
       const int at = thread + i * Cut::kThreads, step = at / Cut::kVectors, col = at % Cut::kVectors * Cut::kVector;
       if (step < Cut::kDepth && col < cols) {
-        copy_async<kVectorBytes>(stage + step * Cut::kPitch + col, from + step * row_stride + col, step < left);
+        cp_async<kVectorBytes>(stage + step * Cut::kPitch + col, from + step * row_stride + col, step < left);
       }
     }
     return;
@@ -96,7 +96,7 @@ __device__ inline void copy_steps_of_b(const TilePlace<T>& place, int k, T* stag
   for (int i = 0; i < kCopies; ++i) {
     const int at = thread + i * Cut::kThreads;
     const int step = down ? at % Cut::kDepth : at / Cut::kCols, col = down ? at / Cut::kDepth : at % Cut::kCols;
-    if (col < cols) copy_async<sizeof(T)>(stage + step * Cut::kPitch + col, from + step * row_stride + col * col_stride, step < left);
+    if (col < cols) cp_async<sizeof(T)>(stage + step * Cut::kPitch + col, from + step * row_stride + col * col_stride, step < left);
   }
 }
 
@@ -110,7 +110,7 @@ __device__ inline void multiply_dots(const TilePlace<T>& place, T* shared) {
   const auto start_step = [&](T* stage) {
     if (uncopied < depth) copy_steps_of_b<Cut>(place, uncopied, stage);
     uncopied += Cut::kDepth;
-    commit_copies();
+    cp_async_commit_group();
   };
   await_previous_kernel();
 #pragma unroll 1
@@ -122,7 +122,7 @@ __device__ inline void multiply_dots(const TilePlace<T>& place, T* shared) {
   for (int k = 0; k < depth; k += Cut::kDepth) {
     typename DotReader<Cut, T>::Steps x;
     rows.read(k, depth, x);
-    wait_copies<Cut::kStages - 2>();
+    cp_async_wait_group<Cut::kStages - 2>();
     block_barrier();  // this step's B is visible, and no thread reads the previous stage any more
     start_step(shared + (slot == 0 ? Cut::kStages - 1 : slot - 1) * Cut::kStageElements);
     const T* const b = shared + slot * Cut::kStageElements + lane * Cut::kPitch;

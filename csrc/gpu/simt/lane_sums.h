@@ -17,7 +17,7 @@ __device__ inline int add_lanes(Sum (&sum)[kAll]) {
     for (int i = 0; i < kHalf; ++i) {
       const Sum low = sum[i], high = sum[kCount > 1 ? i + kHalf : i];
       Sum traded = upper ? low : high;
-      swap_lanes<kDistance>(traded);
+      shfl_xor<kDistance>(traded);
       sum[i] = (upper ? high : low) + traded;
     }
     return (upper ? kHalf : 0) + add_lanes<2 * kDistance, kHalf>(sum);

@@ -49,7 +49,7 @@ class RowStream {
     } else if (rows > 0) {
       copy_rows(lane, first + row * depth_, rows * depth_, stage);
     }
-    commit_copies();
+    cp_async_commit_group();
     newest_ = newest_ == passes_ - 1 ? 0 : newest_ + 1;
   }
 
@@ -92,7 +92,7 @@ class RowStream {
     if constexpr (kFirst < kMaxPasses - 1) {
       if (passes_ > kFirst + 1) return await_all_but<kFirst + 1>();
     }
-    wait_copies<kFirst>();
+    cp_async_wait_group<kFirst>();
   }
 
   template <int kStride>
@@ -113,14 +113,14 @@ class RowStream {
 #pragma unroll
       for (int turn = 0; turn < LaneVectors<1>::kPeriod; ++turn) {
         if (at + turn * kWaveSize >= vectors) break;
-        copy_async<kVectorBytes, 256>(stage + mine.place[turn][0] * kVector, from + turn * kWaveSize * kVector, true);
+        cp_async<kVectorBytes, 256>(stage + mine.place[turn][0] * kVector, from + turn * kWaveSize * kVector, true);
       }
       from += LaneVectors<1>::kPeriodVectors * kVector;
       stage += LaneVectors<1>::kPeriodVectors * kVector;
     }
     if constexpr (!kWhole) {
 #pragma unroll 1
-      for (int i = vectors * kVector + lane; i < elements; i += kWaveSize) copy_async<sizeof(T)>(to + i, first + i, true);
+      for (int i = vectors * kVector + lane; i < elements; i += kWaveSize) cp_async<sizeof(T)>(to + i, first + i, true);
     }
   }
 
@@ -132,7 +132,7 @@ class RowStream {
 #pragma unroll 2
       for (int i = lane; i < depth_ * kVectors; i += kWaveSize) {
         const int k = i / kVectors, vector = i % kVectors;
-        copy_async<kVectorBytes, 256>(stage + (k * kVectors + in_column(k, vector)) * kVector, from + k * stride + vector * kVector, true);
+        cp_async<kVectorBytes, 256>(stage + (k * kVectors + in_column(k, vector)) * kVector, from + k * stride + vector * kVector, true);
       }
       return;
     }
@@ -140,7 +140,7 @@ class RowStream {
     for (int i = lane; i < depth_ * Cut::kWaveRows; i += kWaveSize) {
       const int k = i / Cut::kWaveRows, row = i % Cut::kWaveRows;
       const int at = kEights ? k * Cut::kWaveRows + in_column(k, row / 8) * 8 + row % 8 : i;
-      if (row < rows) copy_async<sizeof(T)>(stage + at, from + k * stride + row, true);
+      if (row < rows) cp_async<sizeof(T)>(stage + at, from + k * stride + row, true);
     }
   }
 
@@ -180,22 +180,22 @@ class ColumnStream {
 #pragma unroll
       for (int turn = 0; turn < kSteps * kVectors / kWaveSize; ++turn) {
         const int i = turn * kWaveSize + lane, step = i / kVectors;
-        if (step < steps) copy_async<kVectorBytes, 256>(stage + i * kVector, from + step * stride + i % kVectors * kVector, true);
+        if (step < steps) cp_async<kVectorBytes, 256>(stage + i * kVector, from + step * stride + i % kVectors * kVector, true);
       }
     } else {
 #pragma unroll 1
       for (int i = lane; i < steps * Cut::kWaveRows; i += kWaveSize) {
         const int step = i / Cut::kWaveRows, row = i % Cut::kWaveRows;
-        if (row < rows_) copy_async<sizeof(T)>(stage + i, from + step * stride + row, true);
+        if (row < rows_) cp_async<sizeof(T)>(stage + i, from + step * stride + row, true);
       }
     }
-    commit_copies();
+    cp_async_commit_group();
     newest_ = newest_ == kStages - 1 ? 0 : newest_ + 1;
   }
 
   // Waits for the oldest steps in flight. After it the next start() may overwrite those that were read before.
   __device__ void await() const {
-    wait_copies<kStages - 2>();
+    cp_async_wait_group<kStages - 2>();
     wave_barrier();
   }
 

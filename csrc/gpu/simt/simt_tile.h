@@ -84,7 +84,7 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
       copy_b.advance(Cut::kDepth * place.matrix[kB].row_stride);
     }
     uncopied -= Cut::kDepth;
-    commit_copies();
+    cp_async_commit_group();
   };
   await_previous_kernel();
 #pragma unroll 1
@@ -98,7 +98,7 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
   constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // steps of K by which the copies lead
 #pragma unroll 1
   while (uncopied + kAhead > 0) {
-    wait_copies<Cut::kStages - 2>();
+    cp_async_wait_group<Cut::kStages - 2>();
     block_barrier();  // this step's data are visible, and no thread reads the previous stage any more
     start_step(stage == shared ? last_stage : stage - Cut::kStageElements);
     multiply_step<Cut>(stage + thread_a, reinterpret_cast<const Right*>(stage + thread_b), uncopied + kAhead + Cut::kDepth, sum);

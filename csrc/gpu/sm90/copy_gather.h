@@ -67,7 +67,7 @@ class RowGatherer {
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
         const uint64_t address = from + uint64_t{static_cast<uint32_t>(row[j])} * row_bytes;
-        copy_async<16>(to[j % 2] + (32 * i + 4 * j) * 128, reinterpret_cast<const void*>(address), exists && row[j] >= 0);
+        cp_async<16>(to[j % 2] + (32 * i + 4 * j) * 128, reinterpret_cast<const void*>(address), exists && row[j] >= 0);
       }
     }
   }

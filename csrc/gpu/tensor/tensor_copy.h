@@ -136,14 +136,14 @@ class LineCopy {
     const int64_t step = ByVectors::kStep * line_stride();
 #pragma unroll
     for (int i = 0; i < ByVectors::kCopies; ++i, from += step) {
-      copy_async<kVectorBytes>(place_of<ByVectors>(shared, thread, i), from, i * ByVectors::kStep < limit);
+      cp_async<kVectorBytes>(place_of<ByVectors>(shared, thread, i), from, i * ByVectors::kStep < limit);
     }
   }
 
   // Copies the first `count` elements of a vector; the others become zero.
   __device__ static void start_part(T* to, const T* from, int count) {
 #pragma unroll
-    for (int e = 0; e < kVectorItems; ++e) copy_async<kBytes>(to + e, from + e, e < count);
+    for (int e = 0; e < kVectorItems; ++e) cp_async<kBytes>(to + e, from + e, e < count);
   }
 
   // Four bytes of a line are stored together, because there is no asynchronous copy of a byte. Strides are positive and fit 32 bits.
@@ -168,7 +168,7 @@ class LineCopy {
     const int64_t step = ByElements::kStep * line_stride();
 #pragma unroll kBytes == 2 ? 4 : ByElements::kCopies  // 2-byte elements are staged in registers, which bounds the unrolling
     for (int i = 0; i < ByElements::kCopies; ++i, from += step) {
-      copy_async<kBytes>(place_of<ByElements>(shared, thread, i), from, i * ByElements::kStep < limit);
+      cp_async<kBytes>(place_of<ByElements>(shared, thread, i), from, i * ByElements::kStep < limit);
     }
   }
 
@@ -183,7 +183,7 @@ class LineCopy {
 #pragma unroll
       for (int i = 0; i < Across::kCopies; ++i) {
         const int ahead = i * Across::kStep;
-        copy_async<kBytes>(shared + Lines::at(line, item + behind, ahead), from + ahead, ahead < limit);
+        cp_async<kBytes>(shared + Lines::at(line, item + behind, ahead), from + ahead, ahead < limit);
       }
     }
   }
@@ -214,7 +214,7 @@ class LineCopy {
       const int line = i * ByVectors::kStep, there = line < limit ? left : 0;
       const auto copy = [&](int behind) {
         if (line != apart || place != behind) {
-          copy_async<kVectorBytes>(place_of<ByVectors>(shared, thread, i, behind), from + behind, there > behind);
+          cp_async<kVectorBytes>(place_of<ByVectors>(shared, thread, i, behind), from + behind, there > behind);
         }
       };
       copy(0);

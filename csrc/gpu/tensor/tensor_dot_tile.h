@@ -101,7 +101,7 @@ __device__ inline void add_dots(const TilePlace<T>& place, T* shared, Mode mode,
       copy.advance(Cut::kDepth * b.row_stride);
     }
     uncopied -= Cut::kDepth;
-    commit_copies();
+    cp_async_commit_group();
   };
   await_previous_kernel();
 #pragma unroll 1
@@ -114,7 +114,7 @@ __device__ inline void add_dots(const TilePlace<T>& place, T* shared, Mode mode,
     constexpr bool kWhole = decltype(whole)::value;
     typename Reader::Pieces x;
     rows.template read<kWhole>(k, depth, x);
-    wait_copies<Cut::kStages - 2>();
+    cp_async_wait_group<Cut::kStages - 2>();
     copy.finish(stage, kAlong ? depth - k : LinesB::kItems);
     block_barrier();  // this step's B is visible, and no thread reads the previous stage any more
     start_step(stage == shared ? last_stage : stage - Cut::kStageElements);

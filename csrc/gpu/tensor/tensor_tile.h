@@ -73,7 +73,7 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, ModeA mo
       copy_b.advance(Cut::kDepth * b.row_stride);
     }
     uncopied -= Cut::kDepth;
-    commit_copies();
+    cp_async_commit_group();
   };
   await_previous_kernel();
 #pragma unroll 1
@@ -85,7 +85,7 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, ModeA mo
   T* stage = shared;
 #pragma unroll 1
   while (uncopied + kAhead > 0) {
-    wait_copies<Cut::kStages - 2>();
+    cp_async_wait_group<Cut::kStages - 2>();
     // Along the other dimension, the stage may hold any values outside the tile.
     copy_a.finish(stage, kAlongA ? uncopied + kAhead : LinesA::kItems);
     copy_b.finish(stage + Cut::kElementsA, kAlongB ? uncopied + kAhead : LinesB::kItems);

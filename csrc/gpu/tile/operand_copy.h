@@ -42,7 +42,7 @@ struct DownColumns {
   __device__ static int col(int thread) { return thread / kWaveSize / kWavesDown * kColsEach + thread % kWaveSize / kRowsEach; }
 };
 
-// kAhead: the L2 prefetch size in bytes, as for copy_async. kLeastRows: as for DownColumns.
+// kAhead: the L2 prefetch size in bytes, as for cp_async. kLeastRows: as for DownColumns.
 template <class T, class Rectangle, int kThreads, int kAhead = 128, int kLeastRows = 8>
 class OperandCopy {
  public:
@@ -87,7 +87,7 @@ class OperandCopy {
       const T* from = source_ + (round ? ahead * (Spread::kDown ? from_.col_stride : from_.row_stride) : 0);
 #pragma unroll
       for (int i = 0; i < Spread::kCopies; ++i, from += stride) {
-        copy_async<kBytes, kAhead>(to + i * kSharedStep, from, i * Spread::kStep < limit);
+        cp_async<kBytes, kAhead>(to + i * kSharedStep, from, i * Spread::kStep < limit);
       }
     }
   }

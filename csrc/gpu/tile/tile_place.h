@@ -244,7 +244,7 @@ __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, 
 // the warp call this together.
 __device__ inline void transpose(TilePosition& at, Part& part, int lane) {
   Part other = part;
-  swap_lanes<1>(other);
+  shfl_xor<1>(other);
   if (lane < kC) part = other;
   const int32_t row_stride = part.row_stride, rows = at.rows;
   part.row_stride = part.col_stride;
