@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.newton_schulz_coefficients import coefficients
-from jax_vbgemm._src.newton_schulz_cost import segments
+from jax_vbgemm._src.newton_schulz.coefficients import coefficients
+from jax_vbgemm._src.newton_schulz.cost import segments
 
 M, N = 192, 768
 COEFFICIENTS = (("simple", 5), ("quintic", 5), ("polar_express", 5), ("polar_express", 8))

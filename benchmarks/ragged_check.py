@@ -17,8 +17,8 @@ import time
 import numpy as np
 import torch
 
-from jax_vbgemm._src.arithmetic import ARITHMETICS
 from jax_vbgemm._src.epilogue import ACTIVATIONS
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS
 from jax_vbgemm._src.ragged.plan import Product, has_pipeline
 from ragged_library import H100, PIPELINED, Library, product_of, tiles_of
 

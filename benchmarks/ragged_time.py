@@ -19,8 +19,8 @@ from pathlib import Path
 
 import torch
 
-from jax_vbgemm._src.arithmetic import ARITHMETICS
 from jax_vbgemm._src.matmul.descriptors import KINDS
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS
 from ragged_cases import CASES
 from ragged_library import CHOICES, Library
 

@@ -23,7 +23,7 @@ from rich.progress import track
 from rich.table import Table
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.backends import TARGET_NAME
+from jax_vbgemm._src.native.backends import TARGET_NAME
 from jax_vbgemm._src.planner import entry
 from workloads import write_csv
 

@@ -1,5 +1,5 @@
 // The fields of the records of descriptor.h, which _core exports to Python, where
-// jax_vbgemm/_src/records.py builds NumPy dtypes from them. If a field is missing here, the file does not compile.
+// jax_vbgemm/_src/native/records.py builds NumPy dtypes from them. If a field is missing here, the file does not compile.
 #pragma once
 #include <cstddef>
 #include <iterator>

@@ -3,11 +3,10 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from jax_vbgemm._src import installation as _installation  # noqa: F401  (first: raises where something is missing)
+from jax_vbgemm._src.native import installation as _installation  # noqa: F401  (first: raises where something is missing)
 
 # isort: split
 from jax_vbgemm import blocksparse, irreps, moe
-from jax_vbgemm._src.backends import DISABLE_JAX_EXPORT_CHECKS, available_backends, target
 from jax_vbgemm._src.epilogue import ACTIVATIONS
 from jax_vbgemm._src.grouping import group
 from jax_vbgemm._src.many_devices.expert_parallel import expert_parallel
@@ -17,7 +16,9 @@ from jax_vbgemm._src.matmul.api import batched_gemm, batched_matmul, batched_mat
 from jax_vbgemm._src.matmul.gram import batched_gram
 from jax_vbgemm._src.matmul.packed import RaggedArray, pack
 from jax_vbgemm._src.matmul.view import View
-from jax_vbgemm._src.newton_schulz import newton_schulz
+from jax_vbgemm._src.native.backends import DISABLE_JAX_EXPORT_CHECKS, available_backends, target
+from jax_vbgemm._src.native.version import __version__ as __version__
+from jax_vbgemm._src.newton_schulz.orthogonal import newton_schulz
 from jax_vbgemm._src.planner import (
     Coordinated,
     DeviceSpec,
@@ -37,7 +38,6 @@ from jax_vbgemm._src.ragged.ragged_matmul import ragged_matmul
 from jax_vbgemm._src.scaled.quantize import quantize
 from jax_vbgemm._src.scaled.scaled import Scaled
 from jax_vbgemm._src.tools.tune import Tuned, autotune
-from jax_vbgemm._src.version import __version__ as __version__
 
 __all__ = [
     "ACTIVATIONS",

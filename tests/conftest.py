@@ -27,7 +27,7 @@ from no_skip import pytest_make_collect_report, pytest_runtest_makereport  # noq
 from slow_parts import mark_today, pytest_configure, pytest_report_header  # noqa: F401
 from source_tree import pytest_ignore_collect, pytest_terminal_summary  # noqa: F401
 
-from jax_vbgemm._src.backends import platform_of
+from jax_vbgemm._src.native.backends import platform_of
 from jax_vbgemm._src.planner import entry
 
 # JAX keeps what it has traced and compiled: collections find little, and took a fifth of the time of reading the tests.

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.backends import default_device
+from jax_vbgemm._src.native.backends import default_device
 from jax_vbgemm._src.planner.tables.catalogue import catalogue_for, kind_of
 
 DTYPES = ("float32", "bfloat16", "float16", "float64", "complex64", "complex128")

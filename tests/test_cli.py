@@ -9,7 +9,7 @@ from slow_cases import slow_except
 
 import jax_vbgemm as vb
 from jax_vbgemm.__main__ import main
-from jax_vbgemm._src.backends import BACKENDS
+from jax_vbgemm._src.native.backends import BACKENDS
 
 
 def test_backends(capsys):

@@ -10,9 +10,9 @@ from jax_vbgemm._src.epilogue import FUNCTIONS, activation_number
 from jax_vbgemm._src.matmul.addresses import address
 from jax_vbgemm._src.matmul.descriptors import pack, problem_table
 from jax_vbgemm._src.matmul.primitive import Term, sizes_of
+from jax_vbgemm._src.native.records import EPILOGUE, READY_TILE, RUN, SPLIT_TILE
 from jax_vbgemm._src.planner import device_spec, plan_problems
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES
-from jax_vbgemm._src.records import EPILOGUE, READY_TILE, RUN, SPLIT_TILE
 
 H100 = device_spec("h100")
 BATCHES = st.sampled_from([((), ()), ((3,), (3,)), ((2, 3), (2, 3)), ((2, 1), (2, 3)), ((), (4,)), ((5, 1, 2), (1, 2))])

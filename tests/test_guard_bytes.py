@@ -11,7 +11,7 @@ import pytest
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.backends import default_device
+from jax_vbgemm._src.native.backends import default_device
 from jax_vbgemm._src.planner import catalogue_for, kind_of
 from jax_vbgemm._src.planner.registry import REGISTERED
 

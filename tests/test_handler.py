@@ -8,14 +8,14 @@ import pytest
 
 import jax_vbgemm as vb
 from jax_vbgemm import _core
-from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.addresses import address
 from jax_vbgemm._src.matmul.contract import contract
 from jax_vbgemm._src.matmul.descriptors import pack, problem_table
 from jax_vbgemm._src.matmul.layout import Layout
 from jax_vbgemm._src.matmul.primitive import Batched, Target, Term, Window, sizes_of
+from jax_vbgemm._src.native import backends
+from jax_vbgemm._src.native.records import EPILOGUE
 from jax_vbgemm._src.planner import plan_problems, resolve_planner
-from jax_vbgemm._src.records import EPILOGUE
 
 PLATFORM = backends.platform_of(jax.devices()[0])
 

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 import jax_vbgemm
-from jax_vbgemm._src import installation
+from jax_vbgemm._src.native import installation
 
 PACKAGE = Path(jax_vbgemm.__file__).parent  # the installed one, of which there may be no source tree
 
@@ -52,8 +52,8 @@ def test_an_extension_module_that_does_not_load(error: ImportError, message: str
 )
 def test_an_extension_module_that_does_not_load_is_explained(tmp_path: Path, module: str | None, message: str) -> None:
     package = tmp_path / "jax_vbgemm"
-    (package / "_src").mkdir(parents=True)
-    for file in ("__init__.py", "_src/__init__.py", "_src/installation.py"):
+    (package / "_src" / "native").mkdir(parents=True)
+    for file in ("__init__.py", "_src/__init__.py", "_src/native/__init__.py", "_src/native/installation.py"):
         (package / file).write_text((PACKAGE / file).read_text())
     if module:
         (package / "_core.py").write_text(module)

@@ -12,8 +12,8 @@ from jax import export
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.descriptors import KINDS
+from jax_vbgemm._src.native import backends
 
 
 def pairs(dtype="float32", count=3):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jax_vbgemm._src import plugins
+from jax_vbgemm._src.native import plugins
+from jax_vbgemm._src.native.version import __version__
 from jax_vbgemm._src.tools import cli
-from jax_vbgemm._src.version import __version__
 
 OWN = "jax_vbgemm._cuda"  # may have been built here
 

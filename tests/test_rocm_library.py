@@ -11,8 +11,8 @@ import pytest
 from jaxlib import xla_client
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.backends import BACKENDS, TARGET_NAME
-from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
+from jax_vbgemm._src.native.backends import BACKENDS, TARGET_NAME
+from jax_vbgemm._src.native.compiled_tiles import COMPILED_TILES
 
 FILES = [Path(folder) / f"_rocm{suffix}" for folder in vb.__path__ for suffix in EXTENSION_SUFFIXES]
 LIBRARY = next((file for file in FILES if file.exists()), None)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.arithmetic import ARITHMETICS, DTYPES
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS, DTYPES
 
 BYTES = [one for one in ARITHMETICS.values() if one.bytes == 1]
 CASES = [(one.lhs, one.rhs, result) for one in BYTES for result in one.results]

@@ -15,9 +15,9 @@ import jax_vbgemm as vb
 from jax_vbgemm._src.matmul.addresses import address
 from jax_vbgemm._src.matmul.descriptors import pack, problem_table
 from jax_vbgemm._src.matmul.primitive import Term, sizes_of
+from jax_vbgemm._src.native.records import KEEP_ACCUMULATORS, READY_TILE, SPLIT_TILE
 from jax_vbgemm._src.planner import device_spec, plan_problems
 from jax_vbgemm._src.planner.tiles.pieces import count_pieces
-from jax_vbgemm._src.records import KEEP_ACCUMULATORS, READY_TILE, SPLIT_TILE
 
 SUMS = st.lists(
     st.tuples(

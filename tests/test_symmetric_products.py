@@ -9,7 +9,7 @@ from slow_cases import slow_except
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.matmul.primitive import Term
-from jax_vbgemm._src.newton_schulz import newton_schulz
+from jax_vbgemm._src.newton_schulz.orthogonal import newton_schulz
 
 SIZES = [(19, 33), (1, 5), (64, 7), (130, 20)]
 XS = [oracle.random((n, k), "float64", 1) for n, k in SIZES]

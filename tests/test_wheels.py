@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jax_vbgemm import _core
-from jax_vbgemm._src.version import __version__
+from jax_vbgemm._src.native.version import __version__
 
 SCRIPT = Path(__file__).parents[1] / "tools" / "wheels.py"
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm import _core
-from jax_vbgemm._src.shown import shown
+from jax_vbgemm._src.util.shown import shown
 
 Function = Callable[[jax.Array], jax.Array]
 Activation = str | Function | None

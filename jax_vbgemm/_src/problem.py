@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jax_vbgemm import _core
-from jax_vbgemm._src.shown import shown
+from jax_vbgemm._src.util.shown import shown
 
 LARGEST_SIZE = 2**31 - 1  # the kernels' descriptors hold int32
 

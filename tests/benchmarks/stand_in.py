@@ -8,9 +8,9 @@ import numpy as np
 from candidates import Candidate, list_of
 from cases import HEADING
 from jax_vbgemm._src.matmul.descriptors import KINDS
+from jax_vbgemm._src.native.records import PROBLEM, READY_TILE, RUN, SPLIT_TILE
 from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.problem import problems_of
-from jax_vbgemm._src.records import PROBLEM, READY_TILE, RUN, SPLIT_TILE
 from workloads import Row, read_csv
 
 H100 = device_spec("h100")

@@ -13,8 +13,8 @@ import pytest
 from emulated_check import COMPILER, Builder
 from jax.interpreters import mlir
 
-from jax_vbgemm._src import backends
 from jax_vbgemm._src.elementwise import array_kernels
+from jax_vbgemm._src.native import backends
 
 MARKS = [
     pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there"),

@@ -12,10 +12,10 @@ from emulated_check import Builder
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src import backends
-from jax_vbgemm._src.arithmetic import DTYPES
 from jax_vbgemm._src.elementwise import addition, array_kernels
 from jax_vbgemm._src.elementwise.addition import add_scaled, add_scaled_p
+from jax_vbgemm._src.native import backends
+from jax_vbgemm._src.native.arithmetic import DTYPES
 
 pytestmark = emulated_call.MARKS
 

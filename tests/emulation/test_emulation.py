@@ -8,8 +8,8 @@ from _pytest.mark import ParameterSet
 from emulated_check import CDNA, COMPILER, RACES, SANITIZE, Builder, assert_passes, some_kernels
 from slow_cases import slow_except
 
-from jax_vbgemm._src.arithmetic import ARITHMETICS
-from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS
+from jax_vbgemm._src.native.compiled_tiles import COMPILED_TILES
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
 

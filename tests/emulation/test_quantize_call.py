@@ -11,7 +11,7 @@ import pytest
 from emulated_check import Builder
 
 import jax_vbgemm as vb
-from jax_vbgemm._src import backends
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.scaled import blocks
 
 pytestmark = emulated_call.MARKS

@@ -20,9 +20,9 @@ from emulated_check import (
 )
 
 from jax_vbgemm import _core
-from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.epilogue import activation_number
 from jax_vbgemm._src.matmul.descriptors import KINDS
+from jax_vbgemm._src.native.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.ragged.primitive import CALL, OPERANDS, REQUIRED
 
 pytestmark = emulated_call.MARKS

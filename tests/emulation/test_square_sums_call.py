@@ -10,10 +10,10 @@ from emulated_check import Builder
 
 import jax_vbgemm as vb
 from jax_vbgemm import _core
-from jax_vbgemm._src import backends
 from jax_vbgemm._src.elementwise import array_kernels, square_sums
 from jax_vbgemm._src.elementwise.square_sums import square_sums_p
-from jax_vbgemm._src.newton_schulz_norms import norms_of
+from jax_vbgemm._src.native import backends
+from jax_vbgemm._src.newton_schulz.norms import norms_of
 
 pytestmark = emulated_call.MARKS
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_vbgemm._src.many_devices.partition import Piece, in_rounds, partition
-from jax_vbgemm._src.newton_schulz_cost import matrix_seconds
+from jax_vbgemm._src.newton_schulz.cost import matrix_seconds
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.floats(0, 10)), max_size=12), st.integers(1, 9))

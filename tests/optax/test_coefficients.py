@@ -7,7 +7,7 @@ import oracle
 import pytest
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.newton_schulz_coefficients import LOWER, NAMES, coefficients
+from jax_vbgemm._src.newton_schulz.coefficients import LOWER, NAMES, coefficients
 
 # arXiv 2505.16932, Algorithm 1, before its division by the safety factor; the last row is the limit.
 POLAR_EXPRESS = np.array(

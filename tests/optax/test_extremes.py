@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.newton_schulz import PRECONDITIONINGS
+from jax_vbgemm._src.newton_schulz.orthogonal import PRECONDITIONINGS
 
 contrib = pytest.importorskip("optax.contrib._muon")
 

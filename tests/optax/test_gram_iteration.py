@@ -12,8 +12,8 @@ import pytest
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.newton_schulz import PRECONDITIONINGS
-from jax_vbgemm._src.newton_schulz_cost import members_by_gram, segments
+from jax_vbgemm._src.newton_schulz.cost import members_by_gram, segments
+from jax_vbgemm._src.newton_schulz.orthogonal import PRECONDITIONINGS
 
 SHAPES = {"wide": (12, 40), "tall": (37, 9), "square": (8, 8), "batch": (2, 3, 8, 5), "row": (1, 30)}
 

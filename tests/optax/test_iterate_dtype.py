@@ -12,7 +12,7 @@ import pytest
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.newton_schulz import PRECONDITIONINGS
+from jax_vbgemm._src.newton_schulz.orthogonal import PRECONDITIONINGS
 
 SHAPES = {"wide": (12, 40), "tall": (37, 9), "batch": (2, 8, 5), "row": (1, 30)}
 COEFFS = (2.0, -1.5, 0.5)

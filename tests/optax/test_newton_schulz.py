@@ -14,9 +14,9 @@ from jax.sharding import PartitionSpec as P
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src import newton_schulz as orthogonal
-from jax_vbgemm._src import newton_schulz_norms
-from jax_vbgemm._src.newton_schulz_coefficients import MUON_COEFFS
+from jax_vbgemm._src.newton_schulz import norms as newton_schulz_norms
+from jax_vbgemm._src.newton_schulz import orthogonal
+from jax_vbgemm._src.newton_schulz.coefficients import MUON_COEFFS
 from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.planner.single_dots import split
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jax_vbgemm._src.arithmetic import ARITHMETICS
-from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS
+from jax_vbgemm._src.native.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.planner import catalogue_for, device_spec
 from jax_vbgemm._src.planner.model.occupancy import kernel_occupancy, tile_occupancy
 from jax_vbgemm._src.planner.tables import catalogue

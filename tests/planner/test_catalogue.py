@@ -8,8 +8,8 @@ import pytest
 import jax_vbgemm as vb
 from jax_vbgemm import _core
 from jax_vbgemm._src import planner
-from jax_vbgemm._src.arithmetic import ARITHMETICS
-from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS
+from jax_vbgemm._src.native.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.planner import Catalogue, TileShape, catalogue_for, device_spec, kind_of
 from jax_vbgemm._src.planner.model.cost_model import step_depth
 from jax_vbgemm._src.planner.tables import catalogue as tables

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.arithmetic import FLOAT8
+from jax_vbgemm._src.native.arithmetic import FLOAT8
 from jax_vbgemm._src.planner import Auto, Catalogue, TileShape, catalogue_for, device_spec
 from jax_vbgemm._src.planner.auto import PAPERS
 from jax_vbgemm._src.planner.cores import mostly_write

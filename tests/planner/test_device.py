@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import jax_vbgemm as vb
-from jax_vbgemm._src import backends
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import DEVICES, Reported, catalogue_for, device_spec, kind_of, match_device, plan_problems
 from jax_vbgemm._src.planner.model.calibration import COLUMNS, priors_of
 from jax_vbgemm._src.planner.model.occupancy import waves_by_registers

@@ -11,7 +11,7 @@ import pytest
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src import backends
+from jax_vbgemm._src.native import backends
 
 M, K, N, GROUPS = 40, 16, 24, 3
 SIZES = jnp.array([21, 0, 15])

@@ -9,7 +9,7 @@ from jax.experimental import checkify
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src import backends
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.ragged import select_rows
 
 ROWS, M, K, N, GROUPS = 7, 30, 16, 24, 3

@@ -12,7 +12,7 @@ import pytest
 from jax import export
 
 import jax_vbgemm as vb
-from jax_vbgemm._src import backends
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.ragged.primitive import HALVES, OPERANDS
 
 M, K, N, GROUPS = 11, 5, 3, 4

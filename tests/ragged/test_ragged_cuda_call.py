@@ -13,8 +13,8 @@ from jax import export
 
 import jax_vbgemm as vb
 from jax_vbgemm import _core
-from jax_vbgemm._src import backends
-from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
+from jax_vbgemm._src.native import backends
+from jax_vbgemm._src.native.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.ragged.plan import NONE, SHAPES
 

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src import backends
+from jax_vbgemm._src.native import backends
 
 M, K, N, G = 24, 6, 6, 4
 SIZES = [7, 0, 9, 3]

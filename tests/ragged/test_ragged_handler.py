@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.descriptors import KINDS
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.ragged.plan import NONE
 from jax_vbgemm._src.ragged.primitive import CALL, OPERANDS
 

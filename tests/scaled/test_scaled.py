@@ -10,8 +10,8 @@ import pytest
 from jax import export
 
 import jax_vbgemm as vb
-from jax_vbgemm._src import backends
-from jax_vbgemm._src.arithmetic import ARITHMETICS
+from jax_vbgemm._src.native import backends
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS
 from jax_vbgemm._src.ragged.aligned_groups import aligned_groups, quantized_contraction
 from jax_vbgemm._src.scaled.blocks import quantized
 

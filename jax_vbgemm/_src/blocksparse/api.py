@@ -13,7 +13,7 @@ from jax_vbgemm._src.blocksparse.choice import left_to_xla
 from jax_vbgemm._src.blocksparse.contraction import Contraction
 from jax_vbgemm._src.blocksparse.symmray import contract_arrays, is_block_array
 from jax_vbgemm._src.matmul.api import AnyPlanner
-from jax_vbgemm._src.shown import shown
+from jax_vbgemm._src.util.shown import shown
 
 
 def tensordot(

@@ -6,7 +6,7 @@ import operator
 from typing import Any
 
 from jax_vbgemm._src.blocksparse.blocks import NAME
-from jax_vbgemm._src.shown import shown
+from jax_vbgemm._src.util.shown import shown
 
 Axes = tuple[int, ...]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from jax_vbgemm._src.arguments import as_array
+from jax_vbgemm._src.util.arguments import as_array
 
 NAME = "tensordot"
 

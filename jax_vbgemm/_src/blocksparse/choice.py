@@ -8,13 +8,14 @@ from typing import Any
 
 import jax
 
-from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.blocksparse.blocks import Sector
 from jax_vbgemm._src.blocksparse.contraction import Contraction, charges
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import Auto, resolve_planner
 from jax_vbgemm._src.planner.single_dots import Alternative, ChosenSplit, Member, worthwhile
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
+from jax_vbgemm._src.util import compat
 
 _MOST_DOTS = 48  # of a contraction: XLA compiles each by itself, which takes some milliseconds
 

@@ -13,11 +13,12 @@ import numpy as np
 from jax.extend import core as jex_core
 from jax.interpreters import ad
 
-from jax_vbgemm._src import backends, compat
-from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.elementwise import array_kernels
 from jax_vbgemm._src.epilogue import scaled
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.native import backends
+from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.distinct import distinct
 
 Known = tuple[float, ...]
 """One number for each member, known at trace time. For traced numbers a parameter is None, and an operand holds

@@ -13,7 +13,8 @@ from typing import Any
 import jax
 from jax.interpreters import ad, batching, mlir
 
-from jax_vbgemm._src import backends, compat
+from jax_vbgemm._src.native import backends
+from jax_vbgemm._src.util import compat
 
 KERNEL_DTYPES = ("float32", "float64", "bfloat16", "float16")
 

@@ -11,9 +11,10 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from jax_vbgemm import _core
-from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.elementwise import array_kernels
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.native import backends
+from jax_vbgemm._src.util import compat
 
 
 def square_sums(xs: Sequence[Any]) -> jax.Array:

@@ -10,18 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src import backends
-from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.flax.groups import check_counts
-from jax_vbgemm._src.integers import saturated
 from jax_vbgemm._src.matmul.members import row_multiple
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.ragged.api import ragged_dot, sizes_argument
 from jax_vbgemm._src.ragged.flat_rows import only_own_columns, stacked
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_with_rest
 from jax_vbgemm._src.ragged.indices import clamp
 from jax_vbgemm._src.ragged.reference import group_of, rows_of_groups
 from jax_vbgemm._src.ragged.select_rows import select_rows
+from jax_vbgemm._src.util.arguments import as_array, shown
+from jax_vbgemm._src.util.integers import saturated
 
 
 def scales_of(where: str, scale: Any, count: int) -> tuple[float, ...] | None:

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.arguments import as_array, shown
-from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.epilogue import Activation, resolve_activation
 from jax_vbgemm._src.matmul.api import batched_gemm
+from jax_vbgemm._src.util.arguments import as_array, shown
+from jax_vbgemm._src.util.distinct import distinct
 
 
 class Branch(NamedTuple):

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.epilogue import Activation, gated_product, resolve_activation
-from jax_vbgemm._src.integers import is_integer, saturated
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.layer import expert_mlp
 from jax_vbgemm._src.moe.losses import Auxiliary, load_balance_loss, router_z_loss
@@ -20,6 +18,8 @@ from jax_vbgemm._src.moe.routing import Routing, route
 from jax_vbgemm._src.moe.scores import ExpertGroups, Scores, check_groups, check_scores
 from jax_vbgemm._src.ragged.api import ragged_dot
 from jax_vbgemm._src.ragged.reference import rows_with_weights
+from jax_vbgemm._src.util.arguments import as_array
+from jax_vbgemm._src.util.integers import is_integer, saturated
 
 STACK_INIT = jax.nn.initializers.lecun_normal(batch_axis=(0,))  # the fan-in is that of one matrix of the stack
 ROUTER_INIT = jax.nn.initializers.lecun_normal()

@@ -23,8 +23,8 @@ from jax_vbgemm._src.flax.groups import (
     router_dtype,
     typed,
 )
-from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.moe.scores import ExpertGroups, Scores
+from jax_vbgemm._src.util.mesh_axes import mesh_axes
 
 
 class HeteroLinear(nn.Module):

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.planner.tables.rules import CallCosts
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
+from jax_vbgemm._src.util import compat
 
 
 class Side(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 
-from jax_vbgemm._src import compat
+from jax_vbgemm._src.util import compat
 
 Value = int  # the number of a value of the program
 

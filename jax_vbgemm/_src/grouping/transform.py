@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
-from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.grouping.dots import dot_of
 from jax_vbgemm._src.grouping.program import Node, Program, Value, has_dots
 from jax_vbgemm._src.grouping.report import Report
@@ -19,8 +18,10 @@ from jax_vbgemm._src.grouping.sums import DotSum, add_up, fused_operands, member
 from jax_vbgemm._src.matmul.contract import contract
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.primitive import Batched, Term
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import Planner, resolve_planner
 from jax_vbgemm._src.planner.single_dots import calls_of, worthwhile
+from jax_vbgemm._src.util import compat
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.irreps.irreps import Irreps, MulIrrep, dim, shown, starts
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.view import View
+from jax_vbgemm._src.util.arguments import as_array
 
 PATTERNS = {"mul_ir": "row (mul c) -> (row c) mul", "ir_mul": "row (c mul) -> (row c) mul"}
 """For each layout, the einops pattern of a view of an irrep's columns as a matrix with two-level rows, which is

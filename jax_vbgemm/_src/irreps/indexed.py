@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.irreps.features import Features
 from jax_vbgemm._src.irreps.paths import Path
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.ragged.api import ragged_dot
 from jax_vbgemm._src.ragged.segments import segment_of
+from jax_vbgemm._src.util.arguments import as_array
 
 
 class WeightChoice(NamedTuple):

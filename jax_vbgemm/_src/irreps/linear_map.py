@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.irreps.features import PATTERNS, Features, features_of
 from jax_vbgemm._src.irreps.indexed import chosen, indexed_products
 from jax_vbgemm._src.irreps.irreps import Irreps, dim, parsed, shown
 from jax_vbgemm._src.irreps.paths import Path, paths_of
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_matmul_sum
 from jax_vbgemm._src.matmul.view import View, dense
+from jax_vbgemm._src.util.arguments import as_array
 
 NAME = "LinearMap"
 

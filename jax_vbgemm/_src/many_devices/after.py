@@ -11,7 +11,7 @@ from jax.extend import core as jex_core
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 
-from jax_vbgemm._src import compat
+from jax_vbgemm._src.util import compat
 
 # jax.lax.optimization_barrier would give `x` a type that varies over the mesh axes over which the others vary.
 after_p = jex_core.Primitive("after")

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.many_devices.after import after
 from jax_vbgemm._src.many_devices.partition import Piece, Round, in_rounds
 from jax_vbgemm._src.matmul.members import row_multiple
 from jax_vbgemm._src.matmul.view import View
-from jax_vbgemm._src.mesh_axes import MeshAxes
+from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.mesh_axes import MeshAxes
 
 Function = Callable[..., Sequence[jax.Array | View]]
 Layouts = Mapping[Any, "BufferLayout"]  # by dtype

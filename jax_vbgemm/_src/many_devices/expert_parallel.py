@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.arguments import as_array
-from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.ragged.api import sizes_argument
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_with_rest
 from jax_vbgemm._src.ragged.reference import rows_of_groups
 from jax_vbgemm._src.ragged.segments import segment_of
 from jax_vbgemm._src.ragged.select_rows import select_rows
+from jax_vbgemm._src.util.arguments import as_array
+from jax_vbgemm._src.util.mesh_axes import mesh_axes
 
 
 def expert_parallel(

@@ -7,16 +7,16 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jax_vbgemm._src import backends
-from jax_vbgemm._src.arguments import refuse_arguments_of
 from jax_vbgemm._src.epilogue import Activation
 from jax_vbgemm._src.matmul.call import bind, with_windows
 from jax_vbgemm._src.matmul.epilogues import with_epilogues
 from jax_vbgemm._src.matmul.factors import paired, products
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
 from jax_vbgemm._src.matmul.sums import sums_of_products
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import DeviceSpec, Plan, Planner, device_spec, kind_of, plan_problems, resolve_planner
 from jax_vbgemm._src.problem import Problem, problems_of
+from jax_vbgemm._src.util.arguments import refuse_arguments_of
 
 AnyPlanner = str | Planner
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.primitive import Term, sizes_of
 from jax_vbgemm._src.matmul.view import Operand, View
+from jax_vbgemm._src.util import compat
 
 
 def fold_batch(lhs: Operand, rhs: Operand, term: Term, batch: Shape) -> tuple[Operand, Operand, Term] | None:

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src import compat
-from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.epilogue import Epilogue, Function
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.contract import contract
@@ -31,7 +29,9 @@ from jax_vbgemm._src.matmul.packed import RaggedArray, unpacked
 from jax_vbgemm._src.matmul.primitive import Batched, Term
 from jax_vbgemm._src.matmul.view import Operand, View
 from jax_vbgemm._src.planner import Planner, resolve_planner
-from jax_vbgemm._src.structure import difference, path_of
+from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.distinct import distinct
+from jax_vbgemm._src.util.structure import difference, path_of
 
 
 class Argument(NamedTuple):

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src import compat
-from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.epilogue import Epilogue, Scalar
 from jax_vbgemm._src.matmul.layout import Layout, Shape
 from jax_vbgemm._src.matmul.primitive import Batched, Target, Term, TermSizes, Window, batched_matmul_p, sizes_of
 from jax_vbgemm._src.matmul.view import Operand, View, dense
+from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.distinct import distinct
 
 
 def contract(operands: Sequence[Operand], batched: Batched) -> list[jax.Array]:

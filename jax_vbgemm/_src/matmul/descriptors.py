@@ -9,17 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jax_vbgemm import _core
-from jax_vbgemm._src.arithmetic import ARITHMETICS
 from jax_vbgemm._src.epilogue import Epilogue, Scalar, activation_number
 from jax_vbgemm._src.matmul.addresses import Address, Place
-from jax_vbgemm._src.planner import Catalogue, Plan
-from jax_vbgemm._src.planner.tables.catalogue import PIPELINED
-from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
-from jax_vbgemm._src.planner.tiles.launches import Launch
-from jax_vbgemm._src.planner.tiles.pieces import Pieces, count_pieces, cut, of_sums, sums_of
-from jax_vbgemm._src.planner.tiles.runs import Ints, Runs
-from jax_vbgemm._src.planner.tiles.split_k import KSlices, slices_of
-from jax_vbgemm._src.records import (
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS
+from jax_vbgemm._src.native.records import (
     EPILOGUE,
     KEEP_ACCUMULATORS,
     PROBLEM,
@@ -28,6 +21,13 @@ from jax_vbgemm._src.records import (
     SPLIT_TILE,
     STORE_TO_WORKSPACE,
 )
+from jax_vbgemm._src.planner import Catalogue, Plan
+from jax_vbgemm._src.planner.tables.catalogue import PIPELINED
+from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
+from jax_vbgemm._src.planner.tiles.launches import Launch
+from jax_vbgemm._src.planner.tiles.pieces import Pieces, count_pieces, cut, of_sums, sums_of
+from jax_vbgemm._src.planner.tiles.runs import Ints, Runs
+from jax_vbgemm._src.planner.tiles.split_k import KSlices, slices_of
 
 KERNELS = tuple(_core.kernels())
 """The names of the GPU kernels; a launch refers to a kernel by its index here."""

@@ -7,14 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.arguments import promotes
-from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.epilogue import Activation, Epilogue, resolve_activation
 from jax_vbgemm._src.matmul.call import Argument, Call, leaves_of, merged
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.packed import unpacked
 from jax_vbgemm._src.matmul.scalars import checked_scalar, is_zero, scalars
 from jax_vbgemm._src.matmul.view import Operand, View, as_operand, dense
+from jax_vbgemm._src.util.arguments import promotes
+from jax_vbgemm._src.util.distinct import distinct
 
 
 def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activation: Activation) -> Call:

@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src import compat
-from jax_vbgemm._src.arguments import refuse_explicit_axes, shown
 from jax_vbgemm._src.matmul.call import Argument, Call, merged
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.options import check_options, result_dtype
@@ -18,7 +16,9 @@ from jax_vbgemm._src.matmul.packed import RaggedArray, unpacked
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.primitive import Term, TermSizes, sizes_of
 from jax_vbgemm._src.matmul.view import Operand, View, as_operand, is_view
-from jax_vbgemm._src.structure import difference, path_of
+from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.arguments import refuse_explicit_axes, shown
+from jax_vbgemm._src.util.structure import difference, path_of
 
 
 class FactorTree(NamedTuple):

@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.matmul.call import bind, with_windows
 from jax_vbgemm._src.matmul.epilogues import with_epilogues
 from jax_vbgemm._src.matmul.factors import paired, products
 from jax_vbgemm._src.planner import Planner
+from jax_vbgemm._src.util.arguments import as_array, shown
 
 NAME = "batched_gram"
 

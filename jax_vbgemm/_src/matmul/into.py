@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jax_vbgemm._src.arguments import refuse_explicit_axes, shown
-from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.matmul.layout import Layout, Shape
 from jax_vbgemm._src.matmul.overlap import covers, overlap
 from jax_vbgemm._src.matmul.primitive import Target, Window, target_of
 from jax_vbgemm._src.matmul.view import View
+from jax_vbgemm._src.util.arguments import refuse_explicit_axes, shown
+from jax_vbgemm._src.util.distinct import distinct
 
 
 def windows_into(

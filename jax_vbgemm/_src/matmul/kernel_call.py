@@ -14,8 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._core import catalogue_hash
-from jax_vbgemm._src import backends
-from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.epilogue import Epilogue
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.descriptors import (
@@ -34,9 +32,11 @@ from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.primitive import Batched
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import Operand, View, dense
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import Auto, DeviceSpec, kind_of, plan_problems
 from jax_vbgemm._src.planner.plan.draft import DraftPlanner
 from jax_vbgemm._src.problem import Problem
+from jax_vbgemm._src.util.distinct import distinct
 
 
 def kernel_call(

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm._src import compat
+from jax_vbgemm._src.util import compat
 
 Shape = tuple[int, ...]
 Level = tuple[int, int]

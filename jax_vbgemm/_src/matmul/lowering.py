@@ -14,16 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from jax_vbgemm._src import backends, compat
-from jax_vbgemm._src.arithmetic import arithmetic_of
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.kernel_call import kernel_call
 from jax_vbgemm._src.matmul.placement import Sum
 from jax_vbgemm._src.matmul.primitive import Batched, Target, TermSizes, batched_matmul_p, sizes_of
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import dense
+from jax_vbgemm._src.native import backends
+from jax_vbgemm._src.native.arithmetic import arithmetic_of
 from jax_vbgemm._src.planner import Auto, DeviceSpec
 from jax_vbgemm._src.problem import LARGEST_SIZE
+from jax_vbgemm._src.util import compat
 
 
 def _lower(platform: str, ctx: Any, *operands: Any, batched: Batched) -> Any:

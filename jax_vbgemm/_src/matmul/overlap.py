@@ -10,8 +10,8 @@ import itertools
 
 import numpy as np
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.layout import Layout
+from jax_vbgemm._src.util import compat
 
 
 @functools.lru_cache(maxsize=1024)

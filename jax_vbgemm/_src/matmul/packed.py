@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.arguments import as_array, shown
-from jax_vbgemm._src.arithmetic import accumulator_of
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.members import Members, members_of, pitch_of, row_multiple, rows_of
 from jax_vbgemm._src.matmul.norms import root, run_sums
 from jax_vbgemm._src.matmul.packed_state import register_with_flax
 from jax_vbgemm._src.matmul.view import View, dense, is_view
+from jax_vbgemm._src.native.arithmetic import accumulator_of
+from jax_vbgemm._src.util.arguments import as_array, shown
 
 
 @jax.tree_util.register_pytree_with_keys_class

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from jax_vbgemm._src.shown import shown
+from jax_vbgemm._src.util.shown import shown
 
 _ORDER = ("default", "high", "highest")
 

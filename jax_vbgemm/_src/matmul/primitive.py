@@ -17,10 +17,10 @@ import numpy as np
 from jax.extend import core as jex_core
 from jax.interpreters import ad
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.epilogue import Epilogue
 from jax_vbgemm._src.matmul.layout import Layout, Shape
 from jax_vbgemm._src.matmul.view import View
+from jax_vbgemm._src.util import compat
 
 
 class Term(NamedTuple):

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.arithmetic import accumulator_of
 from jax_vbgemm._src.epilogue import Epilogue, finished
 from jax_vbgemm._src.matmul.layout import Layout
 from jax_vbgemm._src.matmul.overlap import overlap
 from jax_vbgemm._src.matmul.primitive import Target, Term, Window
 from jax_vbgemm._src.matmul.view import Operand, dense
+from jax_vbgemm._src.native.arithmetic import accumulator_of
 
 
 def accumulator(dtype: Any) -> Any:

@@ -9,12 +9,12 @@ from typing import Any
 
 from jax.interpreters import ad, batching
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.derivatives import jvp
 from jax_vbgemm._src.matmul.layout import Layout
 from jax_vbgemm._src.matmul.primitive import Batched, Window, batched_matmul_p, compact
 from jax_vbgemm._src.matmul.transpose import transpose
 from jax_vbgemm._src.matmul.vmap import batch
+from jax_vbgemm._src.util import compat
 
 
 def _dce(used: list[bool], eqn: Any) -> tuple[list[bool], Any]:

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.arguments import refuse_explicit_axes, shown
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.call import Argument, Call, leaves_of
+from jax_vbgemm._src.util.arguments import refuse_explicit_axes, shown
 
 
 def scalars(call: Call, option: str, value: Any) -> list[Any]:

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_vbgemm._src.arguments import shown
 from jax_vbgemm._src.matmul.call import Call, leaves_of
 from jax_vbgemm._src.matmul.factors import FactorTree, paired, products
 from jax_vbgemm._src.matmul.packed import RaggedArray, unpacked
+from jax_vbgemm._src.util.arguments import shown
 
 NAME = "batched_matmul_sum"
 

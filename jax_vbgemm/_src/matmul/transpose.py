@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from jax_vbgemm._src.arithmetic import arithmetic_of
 from jax_vbgemm._src.epilogue import Epilogue, Scalar, scalar_value, scaled
 from jax_vbgemm._src.matmul.batch_in_k import fold_batch
 from jax_vbgemm._src.matmul.contract import contract
@@ -27,6 +26,7 @@ from jax_vbgemm._src.matmul.overlap import covers, overlap
 from jax_vbgemm._src.matmul.primitive import Batched, Target, Term, Window, sizes_of, target_of, windows_of
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import dense
+from jax_vbgemm._src.native.arithmetic import arithmetic_of
 
 
 def transpose(cotangents: Sequence[Any], *arrays: Any, batched: Batched) -> list[Any]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
-from jax_vbgemm._src import compat
-from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.matmul.layout import Layout, Shape
 from jax_vbgemm._src.matmul.view_layout import layout_of, layout_of_pattern
+from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.arguments import as_array, shown
 
 
 @jax.tree_util.register_pytree_with_keys_class

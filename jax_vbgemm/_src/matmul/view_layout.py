@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax_vbgemm._src import compat
-from jax_vbgemm._src.arguments import shown
 from jax_vbgemm._src.matmul.layout import Layout, Level, Levels, Shape
+from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.arguments import shown
 
 
 def layout_of(shape: Any, strides: Any, offset: Any) -> Layout:

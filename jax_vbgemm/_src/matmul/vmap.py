@@ -10,13 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.epilogue import Epilogue
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.contract import contract
 from jax_vbgemm._src.matmul.primitive import Batched, Target, Window, sizes_of, target_of
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View
+from jax_vbgemm._src.util import compat
 
 
 def batch(arrays: Sequence[Any], dims: Sequence[Any], *, batched: Batched) -> tuple[list[Any], list[Any]]:

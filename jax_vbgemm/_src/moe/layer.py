@@ -9,16 +9,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.arguments import shown, unsharded_array
 from jax_vbgemm._src.epilogue import Activation, gated_product, resolve_activation
 from jax_vbgemm._src.matmul.reference import accumulator
-from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.moe.lora import with_adapter
 from jax_vbgemm._src.moe.own_experts import routed_to_own
 from jax_vbgemm._src.moe.quantized import COTANGENTS, WGRAD, checked_experts, quantized_mlp
 from jax_vbgemm._src.moe.routing import Routing, dispatched, factors_of_rows, summed
 from jax_vbgemm._src.ragged.api import check_sums, extra_operand, ragged_dot, scalar_integer, sizes_argument
 from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
+from jax_vbgemm._src.util.arguments import shown, unsharded_array
+from jax_vbgemm._src.util.mesh_axes import mesh_axes
 
 Gate = Callable[[jax.Array, jax.Array], jax.Array]
 OF_GATE_AND_UP = "for the gate and the up-projection"

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.arguments import shown, unsharded_array
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.api import ragged_dot
+from jax_vbgemm._src.util.arguments import shown, unsharded_array
 
 OPTIONS = ("gather", "group_offset", "precision", "implementation")
 

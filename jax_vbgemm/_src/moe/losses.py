@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.arguments import as_array
-from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.routing import Routing
 from jax_vbgemm._src.moe.scores import Scores, check_scores, log_scores, router_logits, without_padding
+from jax_vbgemm._src.util.arguments import as_array
+from jax_vbgemm._src.util.integers import is_integer
 
 
 class Auxiliary(NamedTuple):

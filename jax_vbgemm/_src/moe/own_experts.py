@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.mesh_axes import MeshAxes
 from jax_vbgemm._src.moe.routing import Routing
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_with_rest
+from jax_vbgemm._src.util.mesh_axes import MeshAxes
 
 
 def routed_to_own(name: str, routing: Routing, axes: MeshAxes) -> Routing:

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.moe.routing import Routing, dispatched, factors_of_rows, summed
 from jax_vbgemm._src.ragged.aligned_groups import aligned_groups, quantized_contraction
 from jax_vbgemm._src.ragged.api import ragged_dot
@@ -18,6 +17,7 @@ from jax_vbgemm._src.ragged.primitive import SCALED
 from jax_vbgemm._src.scaled.blocks import Rounded, gated, quantized
 from jax_vbgemm._src.scaled.quantize import quantize
 from jax_vbgemm._src.scaled.scaled import Scaled
+from jax_vbgemm._src.util.arguments import as_array, shown
 
 FORWARD = "float8_e4m3fn"
 COTANGENTS: tuple[str, ...] = ("float8_e5m2", FORWARD)

@@ -8,9 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src import compat
-from jax_vbgemm._src.arguments import unsharded_array
-from jax_vbgemm._src.integers import is_integer, saturated
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.scores import (
     ExpertGroups,
@@ -26,6 +23,9 @@ from jax_vbgemm._src.moe.scores import (
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_group, sorted_with_rest
 from jax_vbgemm._src.ragged.indices import clamp
 from jax_vbgemm._src.ragged.select_rows import select_rows
+from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.arguments import unsharded_array
+from jax_vbgemm._src.util.integers import is_integer, saturated
 
 
 class Routing(NamedTuple):

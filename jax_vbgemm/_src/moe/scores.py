@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.arguments import as_array
-from jax_vbgemm._src.integers import is_integer
+from jax_vbgemm._src.util.arguments import as_array
+from jax_vbgemm._src.util.integers import is_integer
 
 Scores = Literal["softmax", "sigmoid", "sqrtsoftplus"]
 

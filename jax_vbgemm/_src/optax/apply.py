@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.elementwise.addition import add_scaled
-from jax_vbgemm._src.structure import difference, is_none, path_of
+from jax_vbgemm._src.util.structure import difference, is_none, path_of
 
 
 def apply_updates(params: Any, updates: Any) -> Any:

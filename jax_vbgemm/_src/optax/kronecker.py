@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from optax.contrib import MuonDimensionNumbers
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.api import batched_matmul
 from jax_vbgemm._src.matmul.gram import batched_gram
 from jax_vbgemm._src.matmul.packed import RaggedArray
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.optax.matrices import Matrices
+from jax_vbgemm._src.util import compat
 
 Options = dict[str, Any]
 """The options of products: precision and implementation."""

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jax_vbgemm._src import backends
 from jax_vbgemm._src.elementwise.addition import add_scaled
-from jax_vbgemm._src.structure import is_none
+from jax_vbgemm._src.native import backends
+from jax_vbgemm._src.util.structure import is_none
 
 
 def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) -> tuple[Any, Any]:

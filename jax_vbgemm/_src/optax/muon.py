@@ -15,10 +15,8 @@ import numpy as np
 import optax
 from optax.contrib import MuonDimensionNumbers, MuonState
 
-from jax_vbgemm._src import compat
-from jax_vbgemm._src.arguments import refuse_explicit_axes
-from jax_vbgemm._src.newton_schulz import newton_schulz
-from jax_vbgemm._src.newton_schulz_coefficients import MUON_COEFFS, coefficients
+from jax_vbgemm._src.newton_schulz.coefficients import MUON_COEFFS, coefficients
+from jax_vbgemm._src.newton_schulz.orthogonal import newton_schulz
 from jax_vbgemm._src.optax.folding import folded
 from jax_vbgemm._src.optax.hyperparameters import static_integer
 from jax_vbgemm._src.optax.matrices import Fused
@@ -27,7 +25,9 @@ from jax_vbgemm._src.optax.packed import by_member, is_ragged
 from jax_vbgemm._src.optax.partition import Partition, shape_factor
 from jax_vbgemm._src.optax.splitting import by_part, parts_of
 from jax_vbgemm._src.optax.variants import add_cautious_decayed_weights, scale_by_normuon
-from jax_vbgemm._src.structure import path_of
+from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.arguments import refuse_explicit_axes
+from jax_vbgemm._src.util.structure import path_of
 
 
 def scale_by_muon(

@@ -11,7 +11,7 @@ import optax
 
 from jax_vbgemm._src.matmul.packed import RaggedArray, pack, pack_as, packable
 from jax_vbgemm._src.matmul.view import is_view
-from jax_vbgemm._src.structure import is_none
+from jax_vbgemm._src.util.structure import is_none
 
 
 class PackedTree(NamedTuple):

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.optax.packed import is_ragged
+from jax_vbgemm._src.util import compat
 
 
 class MuonSplit(NamedTuple):

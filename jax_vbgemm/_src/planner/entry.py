@@ -14,7 +14,7 @@ from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileKey, catalog
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tuned import VARIABLE, cache_file, winner_of
 from jax_vbgemm._src.problem import Problem, problems_of
-from jax_vbgemm._src.shown import shown
+from jax_vbgemm._src.util.shown import shown
 
 Planner = Callable[[Sequence[Problem], DeviceSpec, Catalogue], Plan]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
 from jax_vbgemm._src.ragged.reference import finish
 from jax_vbgemm._src.ragged.rules import bias_of_rows, gradient_of_rhs, in_one_dtype, known_rows
+from jax_vbgemm._src.util import compat
 
 
 def product(ragged: Ragged, total: Any, *operands: jax.Array) -> jax.Array:

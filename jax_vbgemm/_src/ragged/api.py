@@ -9,20 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src import compat
-from jax_vbgemm._src.arguments import as_array, promotes, refuse_explicit_axes, shown
-from jax_vbgemm._src.arithmetic import FLOAT8, arithmetic_of
 from jax_vbgemm._src.epilogue import ACTIVATIONS, Activation, resolve_activation
-from jax_vbgemm._src.integers import is_integer, saturated
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, mixed_dtypes, result_dtype
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.native.arithmetic import FLOAT8, arithmetic_of
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import accumulate, composed
 from jax_vbgemm._src.ragged.indices import clamp, reported
 from jax_vbgemm._src.ragged.primitive import SCALED, Ragged, bind
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 from jax_vbgemm._src.scaled.scaled import Scaled
+from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.arguments import as_array, promotes, refuse_explicit_axes, shown
+from jax_vbgemm._src.util.integers import is_integer, saturated
 
 
 def ragged_dot(

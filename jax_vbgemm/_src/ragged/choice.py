@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm import _core
-from jax_vbgemm._src import backends, compat
-from jax_vbgemm._src.arithmetic import ARITHMETICS, DTYPES, FLOAT8, arithmetic_of
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.native import backends
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS, DTYPES, FLOAT8, arithmetic_of
 from jax_vbgemm._src.planner import kind_of
 from jax_vbgemm._src.ragged import composed, plan
 from jax_vbgemm._src.ragged.primitive import OPERANDS, SCALED, Ragged, RaggedSizes, Shape, batch_of, sizes_of
+from jax_vbgemm._src.util import compat
 
 
 class Choice(NamedTuple):

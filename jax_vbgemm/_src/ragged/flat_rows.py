@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged.reference import Rows, group_of, rows_of_groups
+from jax_vbgemm._src.util import compat
 
 
 def stacked(matrices: Sequence[jax.Array], *, columns: int = 0, rows: int = 0) -> jax.Array:

@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes, shown
-from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.options import checked_implementation
 from jax_vbgemm._src.ragged.api import (
@@ -22,6 +20,8 @@ from jax_vbgemm._src.ragged.api import (
     sizes_argument,
 )
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
+from jax_vbgemm._src.util.arguments import as_array, refuse_explicit_axes, shown
+from jax_vbgemm._src.util.integers import is_integer
 
 
 def ragged_dot_general(

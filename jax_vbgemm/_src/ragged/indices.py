@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-from jax_vbgemm._src import compat
+from jax_vbgemm._src.util import compat
 
 
 def clamp(name: str, argument: str, index: jax.Array, size: Any) -> tuple[jax.Array, jax.Array]:

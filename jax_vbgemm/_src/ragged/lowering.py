@@ -12,14 +12,15 @@ import numpy as np
 from jax.interpreters import mlir
 
 from jax_vbgemm import _core
-from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.epilogue import activation_number
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import composed, plan, reference
 from jax_vbgemm._src.ragged.choice import FactorDtypes, LoweredProgram, choose, kind_on
 from jax_vbgemm._src.ragged.primitive import CALL, HALVES, OPERANDS, Ragged, Shape, ragged_dot_p, sizes_of
+from jax_vbgemm._src.util import compat
 
 
 def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jax_vbgemm import _core
-from jax_vbgemm._src.arithmetic import ARITHMETICS
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS
 from jax_vbgemm._src.planner import DeviceSpec
 from jax_vbgemm._src.planner.papers.uniform import Uniform
 from jax_vbgemm._src.planner.tables.catalogue import PIPELINED, catalogue_for

@@ -12,7 +12,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from jax_vbgemm import _core
-from jax_vbgemm._src import compat
+from jax_vbgemm._src.util import compat
 
 Shape = tuple[Any, ...]
 

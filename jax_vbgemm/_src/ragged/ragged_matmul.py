@@ -8,9 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src import compat
-from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes
-from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, result_dtype
 from jax_vbgemm._src.matmul.packed import unpacked
 from jax_vbgemm._src.matmul.precision import canonical_precision
@@ -18,6 +15,9 @@ from jax_vbgemm._src.matmul.view import dense, is_view
 from jax_vbgemm._src.ragged.api import sizes_argument
 from jax_vbgemm._src.ragged.flat_rows import stacked, to_flat_rows, to_lines, whole_rows
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
+from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.arguments import as_array, refuse_explicit_axes
+from jax_vbgemm._src.util.integers import is_integer
 
 
 def ragged_matmul(

@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_vbgemm._src import compat
-from jax_vbgemm._src.arithmetic import DTYPES
 from jax_vbgemm._src.epilogue import Epilogue, finished
 from jax_vbgemm._src.matmul.reference import accumulator, factor
+from jax_vbgemm._src.native.arithmetic import DTYPES
 from jax_vbgemm._src.ragged.primitive import Ragged, sizes_of
 from jax_vbgemm._src.ragged.segments import segment_of
+from jax_vbgemm._src.util import compat
 
 Form = Callable[..., Any]
 

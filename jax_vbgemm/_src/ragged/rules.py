@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad, batching
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.transpose import sum_broadcast
 from jax_vbgemm._src.ragged import composed
 from jax_vbgemm._src.ragged.primitive import Ragged, bind, ragged_dot_p
 from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
+from jax_vbgemm._src.util import compat
 
 
 def _is_nonzero(tangent: Any) -> bool:

@@ -17,8 +17,8 @@ from jax import lax
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.util import compat
 
 
 def select_rows(x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:

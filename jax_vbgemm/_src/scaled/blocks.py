@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
-from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.elementwise import array_kernels
 from jax_vbgemm._src.epilogue import activated, activation_number
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.scaled.scaled import merged, split
+from jax_vbgemm._src.util import compat
 
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
 
@@ -156,17 +157,17 @@ def _xla_form(*operands: jax.Array, how: Quantization) -> list[jax.Array]:
     given = dict(zip(how.given, operands, strict=True))
     index, place = given.get("index"), given.get("place")
 
-    def rows_of(x: jax.Array | None) -> jax.Array | None:
+    def rows_of(x: Any) -> Any:
         if x is None or index is None:
             return x
         axis = -2 if x.ndim == 3 else -1
         there = jnp.where(index < 0, x.shape[axis], index)
         return jnp.take(x, there, axis=axis, mode="fill", fill_value=0)
 
-    def placed(x: jax.Array) -> jax.Array:
+    def placed(x: Any) -> Any:
         if place is None:
             return x
-        count = how.value_rows
+        count: Any = how.value_rows
         empty = jnp.zeros((*x.shape[:-2], count, x.shape[-1]), x.dtype)
         return empty.at[..., jnp.where(place < 0, count, place), :].set(x, mode="drop")
 
@@ -182,12 +183,12 @@ def _xla_form(*operands: jax.Array, how: Quantization) -> list[jax.Array]:
         partials = placed(split((wide * value)[0], (1, SIDE)).sum(axis=(1, 3)))
     row_block, square = (1, 1, SIDE), (1, SIDE, SIDE)
     wanted, kind = how.wanted, how.kind
-    row_scales = scales_of(x, kind, row_block) if wanted.row_scales else None
-    block_scales = scales_of(x, kind, square) if wanted.block_scales else None
+    row_scales: Any = scales_of(x, kind, row_block) if wanted.row_scales else None
+    block_scales: Any = scales_of(x, kind, square) if wanted.block_scales else None
     values = transposed = None
     if wanted.values:
-        of_rows = (row_block, row_scales) if wanted.row_scales else (square, block_scales)
-        values = placed(values_of(x, kind, *of_rows))
+        block, scales = (row_block, row_scales) if wanted.row_scales else (square, block_scales)
+        values = placed(values_of(x, kind, block, scales))
     if wanted.transposed:
         transposed = values_of(x, kind, square, block_scales).mT
     as_values = wanted.values and not wanted.row_scales
@@ -204,12 +205,12 @@ def _xla_form(*operands: jax.Array, how: Quantization) -> list[jax.Array]:
 def _kernel_form(*operands: jax.Array, how: Quantization) -> list[jax.Array]:
     given = dict(zip(how.given, operands, strict=True))
     shapes = iter(jax.eval_shape(partial(_xla_form, how=how), *operands))
-    dtypes = Rounded(how.kind, how.kind, np.float32, np.float32, np.float32)
+    dtypes: Any = Rounded(how.kind, how.kind, np.float32, np.float32, np.float32)
     results = [
         next(shapes) if yes else jax.ShapeDtypeStruct((0,), dtype)
         for yes, dtype in zip(how.wanted, dtypes, strict=True)
     ]
-    absent = {"x": operands[-1].dtype, "sums": operands[-1].dtype, "row_scale": np.float32}
+    absent: dict[str, Any] = {"x": operands[-1].dtype, "sums": operands[-1].dtype, "row_scale": np.float32}
     buffers = [given[name] if name in given else jnp.zeros((0,), absent.get(name, np.int32)) for name in OPERANDS]
     found = jax.ffi.ffi_call(backends.QUANTIZE_TARGET_NAME, results)(
         *buffers,

@@ -7,10 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.arguments import as_array, shown
-from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.scaled import blocks
 from jax_vbgemm._src.scaled.scaled import DTYPES, Scaled, blocks_in
+from jax_vbgemm._src.util.arguments import as_array, shown
+from jax_vbgemm._src.util.integers import is_integer
 
 
 def quantize(x: Any, dtype: Any = "float8_e4m3fn", block: tuple[int, ...] = (1, 128), *, scales: Any = None) -> Scaled:

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.arguments import shown
-from jax_vbgemm._src.integers import is_integer
+from jax_vbgemm._src.util.arguments import shown
+from jax_vbgemm._src.util.integers import is_integer
 
 DTYPES: tuple[str, ...] = ("float8_e4m3fn", "float8_e5m2", "int8")
 """The dtypes that values may have."""

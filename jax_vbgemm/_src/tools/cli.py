@@ -11,7 +11,7 @@ import jax
 
 import jax_vbgemm as vb
 from jax_vbgemm import _core
-from jax_vbgemm._src import backends
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import DEVICES, PLANNERS, device_spec
 from jax_vbgemm._src.tools.calibrate import PRECISIONS
 from jax_vbgemm._src.tools.shapes import calibration_sample, read_shapes

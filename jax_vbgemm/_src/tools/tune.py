@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.api import batched_matmul
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import (
     Catalogue,
     DeviceSpec,
@@ -30,8 +30,8 @@ from jax_vbgemm._src.planner.registry import REGISTERED
 from jax_vbgemm._src.planner.search.makespan import Makespan, narrower_searches
 from jax_vbgemm._src.planner.tuned import OFF, VARIABLE, cache_file, check, key_of, store, with_arithmetic
 from jax_vbgemm._src.problem import Problem, ProblemSizes, problems_of
-from jax_vbgemm._src.shown import shown
 from jax_vbgemm._src.tools.timing import seconds_in_loop
+from jax_vbgemm._src.util.shown import shown
 
 # A plan is measured if its predicted time is within this factor of the best; the error of the model is smaller.
 _PROMISING = 1.5

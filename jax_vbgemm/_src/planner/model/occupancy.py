@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
+from jax_vbgemm._src.native.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.planner.tables.catalogue import PLAIN_KIND, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 

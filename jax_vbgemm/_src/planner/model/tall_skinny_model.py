@@ -30,10 +30,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.planner.model.tall_skinny_shape import SKINNY
 from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.util.integers import is_integer
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

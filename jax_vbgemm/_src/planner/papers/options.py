@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_vbgemm._src.integers import is_integer
+from jax_vbgemm._src.util.integers import is_integer
 
 
 def check_number(planner: str, option: str, value: Any) -> None:

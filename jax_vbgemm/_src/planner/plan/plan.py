@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.planner.model.cost_model import Prediction, computed_extents, predict, weighted_sum
 from jax_vbgemm._src.planner.model.occupancy import Occupancy, kernel_step, tile_occupancy, work_per_thread
 from jax_vbgemm._src.planner.plan import picture, report
@@ -21,6 +20,7 @@ from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, as_integers, offsets
 from jax_vbgemm._src.planner.tiles.split_k import slices_of
 from jax_vbgemm._src.planner.tiles.symmetric import fold, stores_mirrored
 from jax_vbgemm._src.problem import Problem, ProblemSizes
+from jax_vbgemm._src.util.integers import is_integer
 
 MAX_TILES = 2**31 - 1  # descriptors number tiles in int32
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jax_vbgemm import _core
-from jax_vbgemm._src.arithmetic import ARITHMETICS, DTYPES, OPERANDS, arithmetic_of
-from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS, DTYPES, OPERANDS, arithmetic_of
+from jax_vbgemm._src.native.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tables.rules import Rules
 

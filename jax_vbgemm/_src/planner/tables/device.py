@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from jax_vbgemm._src.arithmetic import FLOAT8, accumulator_of
+from jax_vbgemm._src.native.arithmetic import FLOAT8, accumulator_of
 from jax_vbgemm._src.planner.tables.rules import CallCosts, CoreRules, DotRates, RaggedRules, Rules
 
 # The dtype whose rate is an upper bound for an accumulator without a rate of its own. (By data sheets, the rate of

@@ -23,7 +23,7 @@ from typing import Any
 
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tables.rules import CallCosts, CoreRules, DotRates, RaggedRules, Rules
-from jax_vbgemm._src.shown import shown
+from jax_vbgemm._src.util.shown import shown
 
 TABLES = Path(__file__).parent
 FOLDER = TABLES / "devices"

@@ -1,6 +1,6 @@
 """The size of a plan's tiles in the descriptor constant, and its upper bounds."""
 
-from jax_vbgemm._src.records import READY_TILE, RUN, SPLIT_TILE
+from jax_vbgemm._src.native.records import READY_TILE, RUN, SPLIT_TILE
 
 MAX_BYTES = 1 << 20  # upper bound of a descriptor constant with one record per tile
 

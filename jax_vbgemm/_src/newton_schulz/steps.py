@@ -13,12 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.elementwise.addition import add_scaled
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View, dense, is_view
-from jax_vbgemm._src.newton_schulz_cost import segments
-from jax_vbgemm._src.newton_schulz_norms import (
+from jax_vbgemm._src.newton_schulz.cost import segments
+from jax_vbgemm._src.newton_schulz.norms import (
     divisors_of,
     norm_of,
     norms_of,
@@ -26,6 +25,7 @@ from jax_vbgemm._src.newton_schulz_norms import (
     rescale_schatten,
     times,
 )
+from jax_vbgemm._src.util import compat
 
 Gemm = Callable[..., Any]
 

@@ -13,10 +13,10 @@ from types import ModuleType
 import jax
 
 from jax_vbgemm import _core
-from jax_vbgemm._src.arithmetic import ARITHMETICS
-from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS
+from jax_vbgemm._src.native.compiled_tiles import COMPILED_TILES
+from jax_vbgemm._src.native.plugins import cuda_module
 from jax_vbgemm._src.planner import DeviceSpec, Reported, device_spec, match_device
-from jax_vbgemm._src.plugins import cuda_module
 
 # The names of the custom calls. If the contract of a handler changes, its name changes too.
 TARGET_NAME = "vbgemm_v1"

@@ -11,8 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src import compat
-from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes
 from jax_vbgemm._src.many_devices.divided import divided
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
 from jax_vbgemm._src.matmul.into import check_windows
@@ -20,12 +18,14 @@ from jax_vbgemm._src.matmul.options import checked_implementation
 from jax_vbgemm._src.matmul.packed import RaggedArray, pack_as
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View, dense, is_view
-from jax_vbgemm._src.mesh_axes import mesh_axes
-from jax_vbgemm._src.newton_schulz_coefficients import MUON_COEFFS, coefficients
-from jax_vbgemm._src.newton_schulz_cost import matrix_seconds, members_alone, members_by_gram
-from jax_vbgemm._src.newton_schulz_norms import packed_norms, small_size
-from jax_vbgemm._src.newton_schulz_steps import Iteration, is_tall, iterated, looped, result_dtype
-from jax_vbgemm._src.structure import path_of
+from jax_vbgemm._src.newton_schulz.coefficients import MUON_COEFFS, coefficients
+from jax_vbgemm._src.newton_schulz.cost import matrix_seconds, members_alone, members_by_gram
+from jax_vbgemm._src.newton_schulz.norms import packed_norms, small_size
+from jax_vbgemm._src.newton_schulz.steps import Iteration, is_tall, iterated, looped, result_dtype
+from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.arguments import as_array, refuse_explicit_axes
+from jax_vbgemm._src.util.mesh_axes import mesh_axes
+from jax_vbgemm._src.util.structure import path_of
 
 PRECONDITIONINGS = ("frobenius", "spectral", "aol", "schatten")
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src import compat
+from jax_vbgemm._src.util import compat
 
 
 @dataclass(frozen=True)

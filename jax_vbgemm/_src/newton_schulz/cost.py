@@ -11,13 +11,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.matmul.api import AnyPlanner
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
 from jax_vbgemm._src.matmul.view import View
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import device_spec, resolve_planner
 from jax_vbgemm._src.planner.single_dots import dots_of, split
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
+from jax_vbgemm._src.util import compat
 
 _GRAM_GAIN = 0.9  # Gram matrices round more, and predictions of small batches are no better than that; not measured
 

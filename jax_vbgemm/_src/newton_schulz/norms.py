@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src import backends
 from jax_vbgemm._src.elementwise.square_sums import square_sums, squares
 from jax_vbgemm._src.matmul.norms import root
 from jax_vbgemm._src.matmul.packed import RaggedArray
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import dense, is_view
+from jax_vbgemm._src.native import backends
 
 _RESCALING_EPS = 1e-8  # for "aol" and "schatten", the same constant as in optax
 

@@ -6,7 +6,7 @@ import importlib
 from importlib.util import find_spec
 from types import ModuleType
 
-from jax_vbgemm._src.version import __version__
+from jax_vbgemm._src.native.version import __version__
 
 CUDA_MAJORS = (13, 12)
 

@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src import compat
-from jax_vbgemm._src.shown import shown as shown
+from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.shown import shown as shown
 
 P = ParamSpec("P")
 R = TypeVar("R")

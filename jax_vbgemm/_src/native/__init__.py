@@ -1,0 +1,1 @@
+"""What the compiled modules declare (types, tiles, records), and which of them are there."""
