@@ -82,6 +82,7 @@ def places():
     """40 rows in 144 places: rows by index, and where each goes, which only some of the places have."""
     rng = np.random.default_rng(0)
     index, place = rng.integers(-1, 40, 144, dtype=np.int32), np.full(144, -1, np.int32)
+    index[::128] = 3
     place[rng.permutation(144)[:40]] = rng.permutation(40)
     return index, place
 

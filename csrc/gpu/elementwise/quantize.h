@@ -26,6 +26,7 @@ class Quantize {
     await_previous_kernel();
     at_.find_rows(p_, shared_.rows);
     block_barrier();
+    if (p_.index && shared_.rows.source[0] < 0) return;
     Elements x[Operand::kParts];
     Operand::read(p_, at_, shared_.rows, x);
 #pragma unroll

@@ -139,9 +139,8 @@ __device__ inline GateValue gate_value(Activation activation, float x) {
 template <class T, QuantizeForm kForm>
 struct QuantizeOperand {
   static constexpr int kParts = kForm == QuantizeForm::gated_gradient ? 2 : 1;
-  static constexpr int kMinBlocks = kForm == QuantizeForm::plain && sizeof(T) == 2 ? 3
-                                    : kParts == 2 && sizeof(T) == 4 ? 1
-                                                                    : 2;  // CTAs on a multiprocessor, without register spills
+  // CTAs on a multiprocessor, with few register spills.
+  static constexpr int kMinBlocks = kParts == 2 && sizeof(T) == 4 ? 1 : kForm == QuantizeForm::plain && sizeof(T) == 2 ? 3 : 2;
   using Elements = QuantizeElements<T>;
 
   __device__ static void read(const QuantizeParameters& p, const QuantizePlace& at, const QuantizeRows& rows, Elements (&x)[kParts]) {

@@ -22,6 +22,7 @@ struct QuantizeParameters {
   const float* row_scale;  // of each row of the sums, or null
   // The row of the operands that becomes each row, or zeros where there is no such row; and the row of `values` to which it is written.
   // Null: each row itself.
+  // An index fills blocks from their first row on: of a block whose first row it does not have, nothing is written.
   const int32_t *index, *place;
   void *values, *transposed;  // matrices of value_rows x cols and of cols x rows; null if not wanted
   float* row_scales;          // of the values: (row, block of 128 columns); null if the values have the scales of blocks

@@ -99,7 +99,8 @@ class Quantization(NamedTuple):
     activation(gate) up.
 
     Rows are those of the operands that `index` names, zeros for -1, and `place` names the row of values that each
-    becomes, none for -1. Values of rows that no place names are undefined.
+    becomes, none for -1. Undefined are the values of rows that no place names, and what becomes of SIDE rows the first
+    of which is -1.
     """
 
     kind: str
