@@ -46,6 +46,11 @@ USES = (
         [("h100_muon.csv", "gpt2_small"), ("h200_muon_devices.csv", "gpt2_small")],
     ),
     Use(
+        "Muon, GPT-2 small, float16 iterates of Gram matrices",
+        "`optax.contrib.muon`",
+        [("h200_muon_iterations.csv", "gpt2_small")],
+    ),
+    Use(
         "32 LoRA adapters of rank 8 to 64, training",
         "a loop of `nnx.LoRA`",
         [("h100_flax.csv", "lora_t16_forward+backward"), ("cpu_flax.csv", "lora_t16_forward+backward")],
@@ -98,6 +103,9 @@ def pairs_of(name: str) -> dict[str, tuple[float, float]]:
             for row in rows
             if row["variant"] != "group"
         }
+    if name == "h200_muon_iterations.csv":
+        of = {(row["optimizer"], row["model"]): float(row["loop_us"]) for row in rows}
+        return {model: (of["vbgemm float16_gram", model], us) for (way, model), us in of.items() if way == "optax"}
     if name in ("h100_muon.csv", "h200_muon_devices.csv"):
         one = [
             row for row in rows if row.get("devices", "1") == "1" and row.get("placement", "replicated") != "sharded"
@@ -222,6 +230,17 @@ def muon() -> list[str]:
     return table(
         ("model", "matrices", "step in a loop", "speedup", "single call", "compile", "temporary memory"), lines
     )
+
+
+def muon_iterations() -> list[str]:
+    ways = ["vbgemm", "vbgemm gram", "vbgemm float16", "vbgemm float16_gram"]
+    of = {(row["model"], row["optimizer"]): float(row["loop_us"]) for row in rows_of("h200_muon_iterations.csv")}
+    lines = []
+    for model in dict.fromkeys(model for model, _ in of):
+        theirs = of[model, "optax"]
+        ours = [f"{of[model, way]:.0f} us ({theirs / of[model, way]:.3g}x)" for way in ways]
+        lines.append((MODELS[model], f"{theirs:.0f} us", *ours))
+    return table(("model", "optax", "default", "Gram", "float16", "float16, Gram"), lines)
 
 
 def muon_errors() -> list[str]:
@@ -382,6 +401,7 @@ REGIONS: dict[str, tuple[Sequence[Path], Callable[[], list[str]]]] = {
     "loop": ([DOCS / "speed.md"], loop),
     "muon": ([DOCS / "guides" / "optax.md"], muon),
     "muon_errors": ([DOCS / "guides" / "optax.md"], muon_errors),
+    "muon_iterations": ([DOCS / "guides" / "optax.md"], muon_iterations),
     "devices": ([DOCS / "guides" / "many_devices.md"], devices),
     "experts": ([DOCS / "guides" / "many_devices.md"], experts),
     "irreps": ([DOCS / "guides" / "irreps.md"], irreps),
