@@ -6,17 +6,17 @@ from pathlib import Path
 
 import emulated_check
 import pytest
-from emulated_check import CSRC, DRIVER, HOST, SANITIZE, Builder
+from emulated_check import DRIVER, HOST, INCLUDES, ROOT, SANITIZE, Builder, source_file
 
-BENCHMARKS = CSRC.parent / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 
 
 def run(builder: Builder, folder: Path) -> str:
     """What the check of the kernels in `folder` prints."""
     options = [*emulated_check.FLAGS, *SANITIZE, "-x", "c++"]
-    objects = [builder.compiled.object(options, [f"-I{CSRC}", str(folder / "tsm2_emulated.cc")])]
+    objects = [builder.compiled.object(options, [*INCLUDES, str(folder / "tsm2_emulated.cc")])]
     for name, optimization in (("emulation/block.cc", HOST), ("emulation/fiber.cc", DRIVER)):
-        objects.append(builder.compiled.object([*options, *optimization], [f"-I{CSRC}", str(CSRC / name)]))
+        objects.append(builder.compiled.object([*options, *optimization], [*INCLUDES, str(source_file(name))]))
     program = builder.compiled.program(SANITIZE, objects)
     result = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=emulated_check.TIMEOUT)
     return result.stdout

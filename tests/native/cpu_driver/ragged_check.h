@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "cpu/driver/memory.h"
-#include "cpu/driver/number.h"
-#include "cpu/driver/oracle.h"
+#include "cpu_driver/memory.h"
+#include "cpu_driver/number.h"
+#include "cpu_driver/oracle.h"
 #include "ragged.h"
 
 namespace vbgemm::driver {

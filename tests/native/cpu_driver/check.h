@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <vector>
 
-#include "cpu/driver/oracle.h"
-#include "cpu/driver/pool.h"
-#include "cpu/driver/workload.h"
+#include "cpu_driver/oracle.h"
+#include "cpu_driver/pool.h"
+#include "cpu_driver/workload.h"
 
 namespace vbgemm::driver {
 

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "../walk.h"
-#include "cpu/driver/memory.h"
-#include "cpu/driver/number.h"
+#include "cpu/walk.h"
+#include "cpu_driver/memory.h"
+#include "cpu_driver/number.h"
 
 namespace vbgemm::driver {
 
