@@ -34,7 +34,11 @@ def test_every_kernel(builder: Builder):
             "const int k = !last ? l + kAhead : next_row ? j : end;",
             "const int k = !last ? l + kAhead : end;",
         ),
-        ("FAIL emulation: a copy is still in flight", "wait_copies<kStages - 2>();", "wait_copies<kStages - 1>();"),
+        (
+            "FAIL emulation: a copy is still in flight",
+            "cp_async_wait_group<kStages - 2>();",
+            "cp_async_wait_group<kStages - 1>();",
+        ),
         # V3's barrier after the products of a part of B, without which the next part arrives too early.
         (
             "FAIL: V3",
