@@ -9,7 +9,7 @@
 //
 // Build without CMake, as tests/test_cpu_kernel.py does it, also with -fsanitize=address,undefined or thread. Where it is x86-64:
 //
-//   F="g++ -std=c++17 -O3 -fno-math-errno -Wall -Wextra -pthread -Icsrc" X="-mavx2 -mfma -mf16c"
+//   F="g++ -std=c++17 -O3 -fno-math-errno -Wall -Wextra -pthread -Icsrc -Itests/native" X="-mavx2 -mfma -mf16c"
 //   $F $X -c csrc/cpu/kernels_avx2.cc
 //   $F $X -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512 -c csrc/cpu/kernels_avx512.cc
 //   $F benchmarks/cpu_kernel_bench.cc csrc/cpu/{walk,group_walk,parallel_for,isa,kernels_portable}.cc kernels_avx*.o -o
@@ -20,10 +20,10 @@
 #include <cstdlib>
 #include <string>
 
-#include "cpu/driver/benchmark.h"
-#include "cpu/driver/check.h"
-#include "cpu/driver/groups_check.h"
-#include "cpu/driver/stress.h"
+#include "cpu_driver/benchmark.h"
+#include "cpu_driver/check.h"
+#include "cpu_driver/groups_check.h"
+#include "cpu_driver/stress.h"
 
 int main(int argc, char** argv) {
   using namespace vbgemm;

@@ -11,7 +11,7 @@
 //
 // Build (for AMD's GPUs tools/rocm/first_run.sh does it):
 //
-//   nvcc -std=c++17 -O3 -arch=sm_90a -Icsrc -o build/gpu_driver benchmarks/gpu_driver.cu
+//   nvcc -std=c++17 -O3 -arch=sm_90a -Icsrc -Itests/native -o build/gpu_driver benchmarks/gpu_driver.cu
 //     csrc/gpu/host/launch.cu csrc/gpu/instances/{add_partial_sums,add_scaled,square_sums,simt_*,rows_*,tensor_*}.cu
 //
 // A case file is little-endian: the 8 bytes "VBGCASE2", int64 catalogue_hash() of the library that made its plans, then cases until the end
@@ -35,8 +35,8 @@
 #include <string>
 #include <vector>
 
-#include "gpu/driver/benchmark.h"
-#include "gpu/driver/check.h"
+#include "gpu_driver/benchmark.h"
+#include "gpu_driver/check.h"
 
 namespace vbgemm::driver {
 namespace {

@@ -7,7 +7,8 @@ experiment are compiled from a header with changes that this script makes:
 \b
   one_kernel.py header build/one_kernel
   nvcc -std=c++17 -O2 -arch=sm_90a -Ibuild/one_kernel -Icsrc -c -o simt_f32.o csrc/gpu/instances/simt_f32.cu
-  nvcc -std=c++17 -O2 -arch=sm_90a -Icsrc -o gpu_driver_one benchmarks/gpu_driver.cu simt_f32.o libvbgemm_cuda.a
+  nvcc -std=c++17 -O2 -arch=sm_90a -Icsrc -Itests/native -o gpu_driver_one
+    benchmarks/gpu_driver.cu simt_f32.o libvbgemm_cuda.a
   one_kernel.py cases one_kernel.case                               on any machine; gpu_driver_one alone can run them
 """
 

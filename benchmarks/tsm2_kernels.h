@@ -248,9 +248,9 @@ __global__ void in_flight(VBGEMM_PARAMETERS(Product<T>, x)) {
     const auto start = [&](int k) {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        if (k < x.k) copy_async<sizeof(T)>(ring + (stage * kAhead + i) * x.threads, from + int64_t{k + i} * x.m, true);
+        if (k < x.k) cp_async<sizeof(T)>(ring + (stage * kAhead + i) * x.threads, from + int64_t{k + i} * x.m, true);
       }
-      commit_copies();
+      cp_async_commit_group();
       stage = stage == kStages - 1 ? 0 : stage + 1;
     };
     load_b(x, 0, p, b);
@@ -271,7 +271,7 @@ __global__ void in_flight(VBGEMM_PARAMETERS(Product<T>, x)) {
       const int end = j + x.threads < x.k ? j + x.threads : x.k;
 #pragma unroll 1
       for (int l = j; l < end; l += kAhead) {
-        wait_copies<kStages - 2>();
+        cp_async_wait_group<kStages - 2>();
         const int oldest = stage == kStages - 1 ? 0 : stage + 1;  // `stage` will be started next, and is empty
         T a[kAhead];
 #pragma unroll

@@ -14,6 +14,7 @@ from slow_cases import slow_except
 
 ROOT = Path(__file__).parent.parent
 CPU = ROOT / "csrc" / "cpu"
+INCLUDES = (f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'tests' / 'native'}")
 DRIVER = ROOT / "benchmarks" / "cpu_kernel_bench.cc"
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512")
@@ -34,7 +35,7 @@ X86 = platform.machine() == "x86_64"
 
 def object_of(compiled: Compiled, source: Path, options: Sequence[str]) -> Path:
     common = ["-std=c++17", "-fno-math-errno", "-Wall", "-Wextra", "-pthread", *options]
-    return compiled.object(common, [f"-I{ROOT / 'csrc'}", str(source)])
+    return compiled.object(common, [*INCLUDES, str(source)])
 
 
 def without_kernels(cache: Path, isas: Sequence[str], more: str = "") -> Path:

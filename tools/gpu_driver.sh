@@ -8,5 +8,5 @@ cd "$(dirname "$0")/.."
 cache=$build/CMakeCache.txt
 nvcc=$(sed -n 's/^CMAKE_CUDA_COMPILER:.*=//p' "$cache")
 arch=$(sed -n 's/^CMAKE_CUDA_ARCHITECTURES:.*=//p' "$cache" | tr ';' '\n' | sed -E 's/-(real|virtual)$//' | tail -1)
-"$nvcc" -std=c++17 -O2 -gencode "arch=compute_$arch,code=sm_$arch" -Icsrc -L"$(dirname "$nvcc")/../lib" -o "$output" benchmarks/gpu_driver.cu \
-  "$build/csrc/gpu/libvbgemm_cuda.a"
+"$nvcc" -std=c++17 -O2 -gencode "arch=compute_$arch,code=sm_$arch" -Icsrc -Itests/native -L"$(dirname "$nvcc")/../lib" -o "$output" \
+  benchmarks/gpu_driver.cu "$build/csrc/gpu/libvbgemm_cuda.a"

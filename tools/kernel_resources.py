@@ -75,7 +75,8 @@ def launched_kernels() -> tuple[dict[tuple[str, str], int], dict[str, str]]:
             "-w",
             '-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"',
         ]
-        command += [f"-I{ROOT / 'csrc'}", "-x", "c++", "-c", "-", "-o", executable + ".o"]
+        command += [f"-I{ROOT / folder}" for folder in ("csrc", "tests/native")]
+        command += ["-x", "c++", "-c", "-", "-o", executable + ".o"]
         subprocess.run(command, input=program, text=True, check=True)
         subprocess.run(
             [command[0], executable + ".o", "-o", executable, "-Wl,--unresolved-symbols=ignore-all"], check=True

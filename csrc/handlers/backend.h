@@ -1,5 +1,5 @@
-// Where the handlers of this folder run: on the CPU (VBGEMM_CPU), on a GPU, or on an emulated GPU (csrc/emulation), for XLA's CPU platform.
-// `Context` is what XLA passes for it, and `Where` what a handler gets.
+// Where the handlers of this folder run: on the CPU (VBGEMM_CPU), on a GPU, or on an emulated GPU (tests/native/emulation), for XLA's CPU
+// platform. `Context` is what XLA passes for it, and `Where` what a handler gets.
 #pragma once
 #include "ffi_common.h"
 

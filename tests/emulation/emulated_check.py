@@ -1,4 +1,4 @@
-"""Builds the GPU kernels' check for the CPU (csrc/emulation) and runs it."""
+"""Builds the GPU kernels' check for the CPU (tests/native/emulation) and runs it."""
 
 import os
 import re
@@ -11,7 +11,9 @@ from threading import Timer
 
 from compiled import Compiled
 
-CSRC = Path(__file__).resolve().parents[2] / "csrc"
+ROOT = Path(__file__).resolve().parents[2]
+CSRC, NATIVE = ROOT / "csrc", ROOT / "tests" / "native"
+INCLUDES = [f"-I{CSRC}", f"-I{NATIVE}"]
 COMPILER = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++17", "-O1", "-march=native", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
 FLAGS += ['-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"']
@@ -40,6 +42,11 @@ UNOPTIMIZED = {"add_partial_sums": ["-O0"]}
 
 def sanitizing(flags: Sequence[str]) -> list[str]:
     return [flag for flag in flags if flag in SANITIZE]
+
+
+def source_file(name: str) -> Path:
+    """The file of the emulation, or else of csrc, by its path in there."""
+    return (NATIVE if name.startswith("emulation/") else CSRC) / name
 
 
 class Builder:
@@ -137,12 +144,13 @@ class Builder:
     def _object(self, name: str, flags: Sequence[str], changed: Path | None, machine: Sequence[str]) -> Path:
         options = [*FLAGS, *flags, "-x", "c++"]
         # The machine's macros are no part of an object's name: not every file depends on them.
-        source = [*machine, f"-I{CSRC}", str(CSRC / name)]
+        file = source_file(name)
+        source = [*machine, *INCLUDES, str(file)]
         if changed is not None:
             replaced = self._read(options, source, changed)
             if replaced:
                 version = changed / name
-                source = [*machine, f"-I{changed}", f"-I{CSRC}", str(version if version.exists() else CSRC / name)]
+                source = [*machine, f"-I{changed}", *INCLUDES, str(version if version.exists() else file)]
                 # An #include that is relative to a file of csrc would find the version there.
                 assert not self._read(options, source, changed)
         return self.compiled.object(options, source)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from emulated_check import COMPILER, CSRC, FLAGS
+from emulated_check import COMPILER, CSRC, FLAGS, NATIVE
 
 # What the tables of csrc get: the architecture, its kernel and a tile.
 STUB = {
@@ -50,7 +50,7 @@ def test_the_host_side_compiles_with_a_second_pipelined_kernel(tmp_path: Path) -
             text = file.read_text()
             assert text.count(old) == 1, f"{name} no longer has the text that this test changes"
             file.write_text(text.replace(old, new))
-    command = [COMPILER, *FLAGS, f"-I{tmp_path / 'csrc'}", "-x", "c++", "-fsyntax-only", "-"]
+    command = [COMPILER, *FLAGS, f"-I{tmp_path / 'csrc'}", f"-I{NATIVE}", "-x", "c++", "-fsyntax-only", "-"]
     result = subprocess.run(command, input=PROGRAM, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 

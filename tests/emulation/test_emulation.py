@@ -1,4 +1,4 @@
-"""The GPU kernels, compiled for the CPU (csrc/emulation), pass the checks that run on a GPU."""
+"""The GPU kernels, compiled for the CPU (tests/native/emulation), pass the checks that run on a GPU."""
 
 import shutil
 from pathlib import Path

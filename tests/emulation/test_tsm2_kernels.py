@@ -6,17 +6,17 @@ from pathlib import Path
 
 import emulated_check
 import pytest
-from emulated_check import CSRC, DRIVER, HOST, SANITIZE, Builder
+from emulated_check import DRIVER, HOST, INCLUDES, ROOT, SANITIZE, Builder, source_file
 
-BENCHMARKS = CSRC.parent / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 
 
 def run(builder: Builder, folder: Path) -> str:
     """What the check of the kernels in `folder` prints."""
     options = [*emulated_check.FLAGS, *SANITIZE, "-x", "c++"]
-    objects = [builder.compiled.object(options, [f"-I{CSRC}", str(folder / "tsm2_emulated.cc")])]
+    objects = [builder.compiled.object(options, [*INCLUDES, str(folder / "tsm2_emulated.cc")])]
     for name, optimization in (("emulation/block.cc", HOST), ("emulation/fiber.cc", DRIVER)):
-        objects.append(builder.compiled.object([*options, *optimization], [f"-I{CSRC}", str(CSRC / name)]))
+        objects.append(builder.compiled.object([*options, *optimization], [*INCLUDES, str(source_file(name))]))
     program = builder.compiled.program(SANITIZE, objects)
     result = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=emulated_check.TIMEOUT)
     return result.stdout
@@ -34,7 +34,11 @@ def test_every_kernel(builder: Builder):
             "const int k = !last ? l + kAhead : next_row ? j : end;",
             "const int k = !last ? l + kAhead : end;",
         ),
-        ("FAIL emulation: a copy is still in flight", "wait_copies<kStages - 2>();", "wait_copies<kStages - 1>();"),
+        (
+            "FAIL emulation: a copy is still in flight",
+            "cp_async_wait_group<kStages - 2>();",
+            "cp_async_wait_group<kStages - 1>();",
+        ),
         # V3's barrier after the products of a part of B, without which the next part arrives too early.
         (
             "FAIL: V3",

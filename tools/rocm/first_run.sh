@@ -16,8 +16,8 @@ clang=${HIPCXX:-$("$rocm/bin/hipconfig" --hipclangpath)/clang++}
 arch=${1:-$("$rocm/bin/rocm_agent_enumerator" | grep -m1 -E 'gfx90a|gfx942')} || { echo "no gfx90a or gfx942 GPU is seen here" >&2; exit 1; }
 
 mkdir -p build/rocm_check
-flags=(-x hip --rocm-path="$rocm" --offload-arch="$arch" -O3 -std=c++17 -Icsrc -D__HIP_PLATFORM_AMD__ -Wno-pass-failed -Wno-unused-result
-  -mllvm -amdgpu-early-inline-all=true -mllvm -amdgpu-function-calls=false)
+flags=(-x hip --rocm-path="$rocm" --offload-arch="$arch" -O3 -std=c++17 -Icsrc -Itests/native -D__HIP_PLATFORM_AMD__
+  -Wno-pass-failed -Wno-unused-result -mllvm -amdgpu-early-inline-all=true -mllvm -amdgpu-function-calls=false)
 echo "building for $arch"
 printf '%s\n' benchmarks/gpu_driver.cu csrc/gpu/host/launch.cu csrc/gpu/instances/{add_partial_sums,add_scaled,square_sums,simt_*,mfma_*}.cu |
   xargs -P "${JOBS:-$(nproc)}" -I{} sh -c 'out=build/rocm_check/$(basename "$1" .cu).o; shift; "$@" -o "$out"' _ {} "$clang" "${flags[@]}" -c {}

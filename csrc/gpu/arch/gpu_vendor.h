@@ -1,8 +1,8 @@
 // Includes the header of the GPU vendor that this build is for. Each vendor's header provides what the kernels need under the same names.
 //
-// A build that runs kernels on the CPU (csrc/emulation) names its own header in VBGEMM_GPU_VENDOR_HEADER. A wave is NVIDIA's warp or AMD's
-// wavefront; each header defines its number of lanes as VBGEMM_WAVE_SIZE: 32 on NVIDIA GPUs, 64 on AMD's CDNA. Other sizes are not
-// supported.
+// A build that runs kernels on the CPU (tests/native/emulation) names its own header in VBGEMM_GPU_VENDOR_HEADER. A wave is NVIDIA's warp
+// or AMD's wavefront; each header defines its number of lanes as VBGEMM_WAVE_SIZE: 32 on NVIDIA GPUs, 64 on AMD's CDNA. Other sizes are
+// not supported.
 #pragma once
 
 #ifdef VBGEMM_GPU_VENDOR_HEADER

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/driver/pool.h"
-#include "cpu/driver/workload.h"
+#include "cpu_driver/pool.h"
+#include "cpu_driver/workload.h"
 
 namespace vbgemm::driver {
 

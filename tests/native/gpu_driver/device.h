@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "gpu/driver/runtime.h"
+#include "gpu_driver/runtime.h"
 
 namespace vbgemm::driver {
 

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <vector>
 
-#include "gpu/driver/expected_epilogue.h"
-#include "gpu/driver/expected_sum.h"
-#include "gpu/driver/random_call.h"
+#include "gpu_driver/expected_epilogue.h"
+#include "gpu_driver/expected_sum.h"
+#include "gpu_driver/random_call.h"
 
 namespace vbgemm::driver {
 

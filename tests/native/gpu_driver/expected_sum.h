@@ -4,10 +4,10 @@
 #include <cmath>
 #include <vector>
 
-#include "gpu/driver/host_plan.h"
-#include "gpu/driver/number.h"
 #include "gpu/simt/deep_tile.h"
 #include "gpu/tile/add_partial_sums.h"
+#include "gpu_driver/host_plan.h"
+#include "gpu_driver/number.h"
 
 namespace vbgemm::driver {
 

@@ -9,13 +9,13 @@
 #include <type_traits>
 #include <vector>
 
-#include "gpu/driver/check_addition.h"
-#include "gpu/driver/check_options.h"
-#include "gpu/driver/check_square_sums.h"
-#include "gpu/driver/far_apart.h"
-#include "gpu/driver/lies.h"
-#include "gpu/driver/trial.h"
 #include "gpu/tile/kernels.h"
+#include "gpu_driver/check_addition.h"
+#include "gpu_driver/check_options.h"
+#include "gpu_driver/check_square_sums.h"
+#include "gpu_driver/far_apart.h"
+#include "gpu_driver/lies.h"
+#include "gpu_driver/trial.h"
 
 namespace vbgemm::driver {
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/driver/check.h"
+#include "cpu_driver/check.h"
 
 namespace vbgemm::driver {
 

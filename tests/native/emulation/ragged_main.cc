@@ -3,15 +3,15 @@
 //
 //   emulated_ragged_check [--seed N] [--calls N] [--kinds NAME...]      kinds: dtypes, all that have kernels without it
 //
-// The seed also determines the order of threads. Build: csrc/emulation/{ragged_main,block,fiber,tensor_maps}.cc,
+// The seed also determines the order of threads. Build: tests/native/emulation/{ragged_main,block,fiber,tensor_maps}.cc,
 // csrc/gpu/host/*launch.cu, csrc/gpu/instances/{ragged_*,tile_list,add_partial_sums}.cu and any files of the catalogue's kernels, with the
-// options that csrc/emulation/main.cc names. A kind has the tiles whose kernels are linked; kinds with pipelined kernels need none.
+// options that tests/native/emulation/main.cc names. A kind has the tiles whose kernels are linked; kinds with pipelined kernels need none.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
-#include "cpu/driver/ragged_check.h"
+#include "cpu_driver/ragged_check.h"
 #include "emulation/block.h"
 #include "gpu/host/launch.h"
 #include "gpu/host/ragged_launch.h"
@@ -76,7 +76,7 @@ bool check(uint64_t seed, int calls, const std::vector<DType>& dtypes) {
 }
 
 [[noreturn]] void refuse(const std::string& word) {
-  std::fprintf(stderr, "emulated_ragged_check: cannot take %s; the head of csrc/emulation/ragged_main.cc lists the options\n",
+  std::fprintf(stderr, "emulated_ragged_check: cannot take %s; the head of tests/native/emulation/ragged_main.cc lists the options\n",
                word.c_str());
   std::exit(2);
 }

@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <vector>
 
-#include "cpu/driver/oracle.h"
-#include "cpu/driver/pool.h"
-#include "cpu/driver/workload.h"
+#include "cpu_driver/pool.h"
+#include "cpu_driver/workload.h"
+#include "expected_activation.h"
 
 namespace vbgemm::driver {
 
@@ -21,14 +21,14 @@ inline void fail(const Workload& w, const Problem& p, const char* what, int64_t 
 
 // Scales as the kernel does in the presence of infinities: a real factor scales both parts, a complex factor is multiplied by the
 // schoolbook rule.
-inline Number scaled(Number x, Number by) {
+inline Wide scaled(Wide x, Wide by) {
   const double re = by.real(), im = by.imag();
   if (im == 0) return {re * x.real(), re * x.imag()};
   return {re * x.real() - im * x.imag(), re * x.imag() + im * x.real()};
 }
 
 // One part of a number may be NaN while the other is not.
-inline double finite_size(Number x) {
+inline double finite_size(Wide x) {
   return (std::isfinite(x.real()) ? std::fabs(x.real()) : 0) + (std::isfinite(x.imag()) ? std::fabs(x.imag()) : 0);
 }
 
@@ -39,11 +39,11 @@ inline void expect_epilogue(const Workload& w, const Epilogue& e, const Problem&
     const Bytes& from = x.buffer < w.num_operands ? w.buffers[x.buffer] : w.initial[x.buffer - w.num_operands];
     return get(w.out_dtype, &from[element_of(x, p, batch, i, j) * size_of(w.out_dtype)]);
   };
-  const Number alpha = value_of(w, e.alpha), beta = value_of(w, e.beta);
+  const Wide alpha = value_of(w, e.alpha), beta = value_of(w, e.beta);
   if (alpha == 0.0) value[0] = value[1] = 0;  // the sum is ignored, even if it is NaN
   double magnitude = std::abs(alpha) * finite_size({value[0], value[1]});
   tolerance = alpha == 0.0 ? 0 : tolerance * std::abs(alpha);
-  Number x = scaled({value[0], value[1]}, alpha);
+  Wide x = scaled({value[0], value[1]}, alpha);
   if (e.source.buffer >= 0 && beta != 0.0) {
     x += scaled(addend(e.source), beta);
     magnitude += std::abs(beta) * finite_size(addend(e.source));
@@ -62,7 +62,7 @@ inline bool may_be_too_large(DType dtype, double size) {
 
 // The numbers of an operand, `across` lines along K; each is needed many times, and decoding takes longer than multiplying.
 struct OperandNumbers {
-  std::vector<Number> values;
+  std::vector<Wide> values;
   std::vector<double> sizes;  // their absolute values
 
   template <class ElementOf>
@@ -93,12 +93,12 @@ inline void check_results(const Workload& w) {
         for (int64_t j = 0; j < p.n; ++j) {
           double re = 0, im = 0, re_im = 0, im_re = 0, absolute = 0;
           for (int64_t k = 0; k < depth; ++k) {
-            const Number a = rows.values[i * depth + k], b = cols.values[j * depth + k];
+            const Wide a = rows.values[i * depth + k], b = cols.values[j * depth + k];
             re += a.real() * b.real(), im += a.imag() * b.imag(), re_im += a.real() * b.imag(), im_re += a.imag() * b.real();
             absolute += rows.sizes[i * depth + k] * cols.sizes[j * depth + k];
           }
           const int64_t at = element_of(p.c, p, batch, i, j) * out_size;
-          const Number got = get(w.out_dtype, &w.buffers[p.c.buffer][at]);
+          const Wide got = get(w.out_dtype, &w.buffers[p.c.buffer][at]);
           double tolerance = absolute * (depth + 2) * accumulator;
           double expected[2] = {re - im, re_im + im_re};
           const double found[2] = {got.real(), got.imag()};
@@ -126,7 +126,7 @@ inline std::vector<Bytes> canonical_results(const Workload& w) {
   for (const Problem& p : w.problems) {
     for_each_element(p, [&](int64_t batch, int64_t i, int64_t j) {
       unsigned char* at = &all[p.c.buffer - w.num_operands][element_of(p.c, p, batch, i, j) * size_of(w.out_dtype)];
-      const Number x = get(w.out_dtype, at);
+      const Wide x = get(w.out_dtype, at);
       if (std::isnan(x.real()) || std::isnan(x.imag())) {
         put(w.out_dtype, at, {std::isnan(x.real()) ? NAN : x.real(), std::isnan(x.imag()) ? NAN : x.imag()});
       }

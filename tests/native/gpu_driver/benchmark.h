@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "gpu/driver/host_plan.h"
-#include "gpu/driver/number.h"
+#include "gpu_driver/host_plan.h"
+#include "gpu_driver/number.h"
 
 namespace vbgemm::driver {
 

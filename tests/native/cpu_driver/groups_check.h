@@ -1,8 +1,8 @@
 // Checks random ragged products of the CPU against float64.
 #pragma once
-#include "../group_walk.h"
-#include "cpu/driver/pool.h"
-#include "cpu/driver/ragged_check.h"
+#include "cpu/group_walk.h"
+#include "cpu_driver/pool.h"
+#include "cpu_driver/ragged_check.h"
 
 namespace vbgemm::driver {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "gpu/driver/random_call.h"
+#include "gpu_driver/random_call.h"
 
 namespace vbgemm::driver {
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/driver/host_plan.h"
-#include "gpu/driver/number.h"
+#include "gpu_driver/host_plan.h"
+#include "gpu_driver/number.h"
 
 namespace vbgemm::driver {
 

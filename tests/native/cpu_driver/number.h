@@ -1,16 +1,14 @@
 // Random numbers, and conversions of any dtype by arithmetic that is independent of the kernel's.
 #pragma once
 #include <cmath>
-#include <complex>
 #include <cstdint>
 #include <cstring>
 #include <random>
 
 #include "catalogue.h"
+#include "short_format.h"
 
 namespace vbgemm::driver {
-
-using Number = std::complex<double>;
 
 inline std::mt19937_64 rng(12345);
 inline int64_t uniform(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(rng); }
@@ -18,41 +16,13 @@ inline bool chance(double p) { return std::uniform_real_distribution<>()(rng) < 
 
 inline int size_of(DType dtype) { return bytes_of(dtype); }
 
-// A floating-point format of up to 16 bits. A format without infinities has NaN in place of its largest number.
-struct ShortFormat {
-  explicit ShortFormat(DType dtype) : info(info_of(dtype)) {}
-  const DTypeInfo& info;
-  int fraction_bits() const { return info.fraction_bits; }
-  int bias() const { return (1 << (info.exponent_bits - 1)) - 1; }
-  int sign() const { return 1 << (8 * info.bytes - 1); }
-  int too_large() const { return info.has_infinities ? (2 * bias() + 1) << fraction_bits() : sign() - 1; }
-
-  double decode(int bits) const {
-    const int magnitude = bits & (sign() - 1), exponent = magnitude >> fraction_bits(), fraction = magnitude & ((1 << fraction_bits()) - 1);
-    const double signed_one = bits & sign() ? -1 : 1;
-    if (magnitude >= too_large()) return info.has_infinities && !fraction ? signed_one * INFINITY : NAN;
-    return signed_one *
-           std::ldexp(exponent ? fraction + (1 << fraction_bits()) : fraction, std::max(exponent, 1) - bias() - fraction_bits());
-  }
-  int encode(double x) const {
-    const int negative = std::signbit(x) ? sign() : 0;
-    if (std::isnan(x)) return negative | (info.has_infinities ? too_large() | 1 << (fraction_bits() - 1) : too_large());
-    if (x == 0) return negative;
-    if (std::isinf(x)) return negative | too_large();
-    const int step = std::max(std::ilogb(x), 1 - bias()) - fraction_bits();
-    const double steps = std::nearbyint(std::ldexp(std::fabs(x), -step));  // ties to even
-    const double bits = steps + std::ldexp(step + bias() + fraction_bits() - 1, fraction_bits());
-    return negative | static_cast<int>(std::min<double>(bits, too_large()));
-  }
-};
-
 template <class T>
 T read(const unsigned char* p) {
   T x;
   std::memcpy(&x, p, sizeof x);
   return x;
 }
-inline Number get(DType dtype, const unsigned char* p) {
+inline Wide get(DType dtype, const unsigned char* p) {
   switch (dtype) {
     case DType::f32: return read<float>(p);
     case DType::f64: return read<double>(p);
@@ -63,7 +33,7 @@ inline Number get(DType dtype, const unsigned char* p) {
   if (is_integer(dtype)) return size_of(dtype) == 1 ? read<int8_t>(p) : read<int32_t>(p);
   return ShortFormat(dtype).decode(size_of(dtype) == 1 ? *p : read<uint16_t>(p));
 }
-inline void put(DType dtype, unsigned char* p, Number x) {
+inline void put(DType dtype, unsigned char* p, Wide x) {
   const float f[2] = {static_cast<float>(x.real()), static_cast<float>(x.imag())};
   const double d[2] = {x.real(), x.imag()};
   if (dtype == DType::f32 || dtype == DType::c64) {
@@ -78,7 +48,7 @@ inline void put(DType dtype, unsigned char* p, Number x) {
     std::memcpy(p, &bits, size_of(dtype));
   }
 }
-inline Number rounded(DType dtype, Number x) {
+inline Wide rounded(DType dtype, Wide x) {
   unsigned char bytes[16];
   put(dtype, bytes, x);
   return get(dtype, bytes);
@@ -88,6 +58,12 @@ inline double epsilon(DType dtype) { return is_integer(dtype) ? 0 : std::ldexp(1
 inline double smallest(DType dtype) {
   const DTypeInfo& info = info_of(dtype);
   return is_integer(dtype) ? 0 : std::ldexp(1, 1 - (1 << (info.exponent_bits - 1)) - info.fraction_bits);
+}
+
+inline bool agrees(double got, double expected, double tolerance) {
+  if (std::isnan(expected)) return std::isnan(got);
+  if (std::isinf(expected)) return got == expected;
+  return std::fabs(got - expected) <= tolerance;
 }
 
 }  // namespace vbgemm::driver

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "expected_activation.h"
-#include "gpu/driver/number.h"
+#include "gpu_driver/number.h"
 
 namespace vbgemm::driver {
 

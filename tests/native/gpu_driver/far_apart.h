@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "gpu/driver/trial.h"
+#include "gpu_driver/trial.h"
 
 namespace vbgemm::driver {
 

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "../walk.h"
-#include "cpu/driver/memory.h"
-#include "cpu/driver/number.h"
+#include "cpu/walk.h"
+#include "cpu_driver/memory.h"
+#include "cpu_driver/number.h"
 
 namespace vbgemm::driver {
 
@@ -71,7 +71,7 @@ inline Operand lay_out(Workload& w, DType dtype, const Problem& p, int64_t rows,
       for (int64_t j = 0; j < cols; ++j) {
         double value = normal(rng) * (is_integer(dtype) ? 60 : 1);
         if (wild && chance(0.01)) value = chance(0.3) ? NAN : chance(0.5) ? INFINITY : -INFINITY;
-        const Number number(value, is_complex(dtype) ? normal(rng) : 0);
+        const Wide number(value, is_complex(dtype) ? normal(rng) : 0);
         put(dtype, &w.buffers[x.buffer][element_of(x, p, b, i, j) * size_of(dtype)], number);
       }
     }
@@ -98,7 +98,7 @@ inline Scalar random_scalar(Workload& w) {
   std::normal_distribution<> normal;
   const bool any = chance(0.6);
   const auto factor = [&] { return is_integer(w.sum()) ? std::round(normal(rng)) : normal(rng); };
-  const Number value = any ? Number(factor(), is_complex(w.lhs()) && chance(0.7) ? normal(rng) : 0) : Number(chance(0.5), 0);
+  const Wide value = any ? Wide(factor(), is_complex(w.lhs()) && chance(0.7) ? normal(rng) : 0) : Wide(chance(0.5), 0);
   Scalar scalar{value.real(), value.imag(), -1, 0, 0};
   if (chance(0.5)) return scalar;
   const DType dtype = w.sum();
@@ -107,7 +107,7 @@ inline Scalar random_scalar(Workload& w) {
   put(dtype, &w.buffers.back()[scalar.offset * size_of(dtype)], value);
   return scalar;
 }
-inline Number value_of(const Workload& w, const Scalar& scalar) {
+inline Wide value_of(const Workload& w, const Scalar& scalar) {
   const DType dtype = w.sum();
   unsigned char bytes[16];
   if (scalar.buffer < 0) put(dtype, bytes, {scalar.real, scalar.imag});

@@ -6,10 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "gpu/driver/device.h"
-#include "gpu/driver/number.h"
 #include "gpu/elementwise/add_scaled.h"
 #include "gpu/host/launch.h"
+#include "gpu_driver/device.h"
+#include "gpu_driver/number.h"
 
 namespace vbgemm::driver {
 

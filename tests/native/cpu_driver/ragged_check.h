@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "cpu/driver/memory.h"
-#include "cpu/driver/number.h"
-#include "cpu/driver/oracle.h"
+#include "cpu_driver/memory.h"
+#include "cpu_driver/number.h"
+#include "expected_activation.h"
 #include "ragged.h"
 
 namespace vbgemm::driver {
@@ -23,7 +23,7 @@ inline void ragged_fail(const char* what, DType dtype, int64_t index, double got
 struct Numbers {
   DType dtype;
   Bytes bytes;
-  std::vector<Number> values;
+  std::vector<Wide> values;
   std::vector<double> sizes;
 
   Numbers(DType dtype, int64_t count) : dtype(dtype), bytes(count * size_of(dtype)), values(count), sizes(count) {
@@ -32,7 +32,7 @@ struct Numbers {
       set(i, {part[0], part[1]});
     }
   }
-  void set(int64_t i, Number x) { put(dtype, &bytes[i * size_of(dtype)], x), values[i] = x, sizes[i] = std::abs(x); }
+  void set(int64_t i, Wide x) { put(dtype, &bytes[i * size_of(dtype)], x), values[i] = x, sizes[i] = std::abs(x); }
   void fill(int64_t begin, int64_t end, double x) {
     for (int64_t i = begin; i < end; ++i) set(i, {x, x});
   }
@@ -63,8 +63,8 @@ inline std::vector<int64_t> random_sizes(int64_t groups, int64_t rows) {
   return sizes;
 }
 
-inline void expect(const char* what, const Numbers& got, int64_t index, Number sum, double magnitude, int64_t terms) {
-  const Number x = get(got.dtype, &got.bytes[index * size_of(got.dtype)]);
+inline void expect(const char* what, const Numbers& got, int64_t index, Wide sum, double magnitude, int64_t terms) {
+  const Wide x = get(got.dtype, &got.bytes[index * size_of(got.dtype)]);
   const DType wide = accumulator_of(got.dtype);
   const double tolerance = (terms + 8) * magnitude * epsilon(wide) + 2 * std::abs(sum) * epsilon(got.dtype);
   for (int part = 0; part < 2; ++part) {
@@ -187,7 +187,7 @@ class RandomRagged {
 
  private:
   // To what an element of the results is added.
-  Number start(int64_t index) const { return call_.accumulator.data ? out_.values[index] : Number{0}; }
+  Wide start(int64_t index) const { return call_.accumulator.data ? out_.values[index] : Wide{0}; }
 
   static RaggedCall drawn(const RaggedRange& range) {
     RaggedCall call{};
@@ -356,7 +356,7 @@ class RandomRagged {
     const int64_t k = call_.k, n = call_.n, lhs_columns = call_.lhs_columns(), rhs_columns = call_.rhs_columns();
     const int64_t left = call_.halves == RaggedHalves::lhs_second ? k : 0, right = call_.halves == RaggedHalves::rhs_second ? n : 0;
     for (int64_t i = 0; i < k * n; ++i) {
-      Number sum = start(entry * out_entry_ + matrix * k * n + i);
+      Wide sum = start(entry * out_entry_ + matrix * k * n + i);
       double magnitude = std::abs(sum);
       for (int64_t r = row; r < row + rows; ++r) {
         const int64_t x = first(call_.lhs, entry) + (along_k() ? i / n * call_.m + r : r * lhs_columns + left + i / n);
@@ -373,11 +373,11 @@ class RandomRagged {
     for (int64_t i = row * call_.n; i < (row + rows) * call_.n; ++i) {
       const int64_t r = i / call_.n, col = i % call_.n;
       double magnitude = 0;
-      Number sum = product(entry, matrix, r, col, magnitude);
+      Wide sum = product(entry, matrix, r, col, magnitude);
       if (call_.activation != Activation::none) sum = activated(call_.activation, sum.real()), magnitude = 2 * magnitude + 1;
       if (call_.gated) {
         double other = 0;
-        const Number up = product(entry, matrix, r, call_.n + col, other);
+        const Wide up = product(entry, matrix, r, call_.n + col, other);
         magnitude = magnitude * std::abs(up) + std::abs(sum) * other, sum *= up;
       }
       if (call_.row_scale.data) sum *= scale_.values[r];
@@ -386,10 +386,10 @@ class RandomRagged {
     }
   }
   // An element of lhs op(rhs) + bias. The product of absolute values is added to `magnitude`.
-  Number product(int64_t entry, int64_t matrix, int64_t row, int64_t col, double& magnitude) const {
+  Wide product(int64_t entry, int64_t matrix, int64_t row, int64_t col, double& magnitude) const {
     const int64_t k = call_.k, rhs_k = call_.rhs_k(), rhs_columns = call_.rhs_columns();
     const int64_t x = first(call_.lhs, entry) + lhs_row(row) * k;
-    Number sum = 0;
+    Wide sum = 0;
     for (int64_t i = 0; i < k; ++i) {
       const bool behind = has_second() && (i >= rhs_k || col >= rhs_columns);
       const Numbers& weights = behind ? second_ : rhs_;
@@ -399,7 +399,7 @@ class RandomRagged {
       sum += lhs_.values[x + i] * weights.values[z] * scale, magnitude += lhs_.sizes[x + i] * weights.sizes[z] * scale;
     }
     if (!call_.bias.data) return sum;
-    const Number bias = bias_.values[matrix * call_.columns() + col];
+    const Wide bias = bias_.values[matrix * call_.columns() + col];
     magnitude += std::abs(bias);
     return sum + bias;
   }

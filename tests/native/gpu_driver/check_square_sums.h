@@ -7,10 +7,10 @@
 #include <random>
 #include <vector>
 
-#include "gpu/driver/device.h"
-#include "gpu/driver/number.h"
 #include "gpu/elementwise/square_sums.h"
 #include "gpu/host/launch.h"
+#include "gpu_driver/device.h"
+#include "gpu_driver/number.h"
 
 namespace vbgemm::driver {
 

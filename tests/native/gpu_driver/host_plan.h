@@ -11,8 +11,8 @@
 
 #include "catalogue.h"
 #include "descriptor.h"
-#include "gpu/driver/device.h"
 #include "gpu/host/launch.h"
+#include "gpu_driver/device.h"
 
 namespace vbgemm::driver {
 

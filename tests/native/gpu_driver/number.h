@@ -1,66 +1,28 @@
 // Numbers on the host: how the driver generates, rounds and compares elements, independently of the kernels' own conversions.
 #pragma once
-#include <algorithm>
 #include <cmath>
-#include <complex>
 #include <cstdint>
 #include <limits>
 #include <vector>
 
 #include "catalogue.h"
 #include "gpu/tile/arithmetic.h"
+#include "short_format.h"
 
 namespace vbgemm::driver {
-
-using Wide = std::complex<double>;  // represents every element exactly
-
-// A floating-point format of up to 16 bits, as dtypes.def declares it.
-template <DType kDType>
-struct ShortFormat {
-  static constexpr DTypeInfo kInfo = info_of(kDType);
-  static constexpr int kFraction = kInfo.fraction_bits, kBias = (1 << (kInfo.exponent_bits - 1)) - 1, kBits = 8 * kInfo.bytes;
-  static constexpr int kSign = 1 << (kBits - 1);
-  static constexpr int kTooLarge = kInfo.has_infinities ? (2 * kBias + 1) << kFraction : kSign - 1;  // infinity, or NaN
-  static constexpr int kNan = kInfo.has_infinities ? kTooLarge | 1 << (kFraction - 1) : kTooLarge;
-
-  static double decode(int bits) {
-    const int magnitude = bits & (kSign - 1), exponent = magnitude >> kFraction, fraction = magnitude & ((1 << kFraction) - 1);
-    double size = std::ldexp(exponent ? fraction + (1 << kFraction) : fraction, std::max(exponent, 1) - kBias - kFraction);
-    if (magnitude >= kTooLarge) size = kInfo.has_infinities && magnitude == kTooLarge ? INFINITY : NAN;
-    return bits & kSign ? -size : size;
-  }
-
-  // As decode, from a table, because the checks decode each element many times.
-  static double value(int bits) {
-    static const std::vector<double> values = [] {
-      std::vector<double> all(1 << kBits);
-      for (int i = 0; i < 1 << kBits; ++i) all[i] = decode(i);
-      return all;
-    }();
-    return values[bits];
-  }
-
-  static int encode(double x) {
-    const int sign = std::signbit(x) ? kSign : 0;
-    if (std::isnan(x)) return sign | kNan;
-    const double size = std::fabs(x);
-    if (size > 1e300) return sign | kTooLarge;
-    const int exponent = std::max(std::ilogb(size), 1 - kBias);
-    // A fraction that is rounded up to 2^(kFraction + 1) carries into the exponent, up to infinity.
-    const double bits = (exponent + kBias - 1) * std::ldexp(1, kFraction) + std::nearbyint(std::ldexp(size, kFraction - exponent));
-    return sign | static_cast<int>(std::min<double>(bits, kTooLarge));
-  }
-};
 
 // An element type: its spacing, and conversions to Wide and back (to the nearest element). Floats that C++ has no type for are short.
 template <class T>
 struct Number {
-  using Format = ShortFormat<kDTypeOf<T>>;
-  static constexpr double kEpsilon = 1.0 / (1 << Format::kFraction);
+  static constexpr ShortFormat kFormat{kDTypeOf<T>};
+  static constexpr double kEpsilon = 1.0 / (1 << kFormat.fraction_bits());
   // A lower bound of the spacing near 0.
-  static constexpr double kSmallest = Format::kBias > 100 ? 1e-7 : 2.0 / (1 << (Format::kBias + Format::kFraction - 1));
-  static Wide wide(T x) { return Format::value(x.bits); }
-  static T from(Wide x) { return {static_cast<decltype(T::bits)>(Format::encode(x.real()))}; }
+  static constexpr double kSmallest = kFormat.bias() > 100 ? 1e-7 : 2.0 / (1 << (kFormat.bias() + kFormat.fraction_bits() - 1));
+  static Wide wide(T x) {
+    static const std::vector<double> values = kFormat.values();  // the checks decode each element many times
+    return values[x.bits];
+  }
+  static T from(Wide x) { return {static_cast<decltype(T::bits)>(kFormat.encode(x.real()))}; }
 };
 
 template <>
