@@ -93,7 +93,8 @@ def test_a_list_is_classified_at_once(problems):
 def test_the_reasons_of_the_threshold_hold(device):
     gpu = Gpu.of(device)
     few = gpu.peak_rate("float64") <= gpu.peak_rate("float32") / 32
-    assert few == (gpu.name in ("m40", "a10", "l40s", "rtx4090"))
+    consumer = ("m40", "m60", "titanx", "titanxp", "gtx1080ti", "a10", "l40s", "rtx4090")
+    assert few == (gpu.name in consumer)
     thresholds = [t2_threshold(gpu, dtype) for dtype in (("float32",) if few else ("float32", "float64"))]
     assert min(thresholds) > 38 > SKINNY
     assert thread_registers(gpu, "float64", SKINNY, 1) == 196 + gpu.setup_registers <= 255
