@@ -92,7 +92,7 @@ def test_a_list_is_classified_at_once(problems):
 )
 def test_the_reasons_of_the_threshold_hold(device):
     gpu = Gpu.of(device)
-    few = gpu.peak_rate("float64") <= gpu.peak_rate("float32") / 32
+    few = gpu.peak_rate("float64") < gpu.peak_rate("float32") / 31  # 1/32 by data sheets, which round
     consumer = ("m40", "m60", "titanx", "titanxp", "gtx1080ti", "a10", "l40s", "rtx4090")
     assert few == (gpu.name in consumer)
     thresholds = [t2_threshold(gpu, dtype) for dtype in (("float32",) if few else ("float32", "float64"))]
