@@ -191,8 +191,12 @@ def ragged_wgrad(draw: Draw) -> Call:
             quantized(kind, x=x[None], index=rows, place=places, value_rows=y.shape[0], of_rows=True, in_columns=True)
             for kind, x, rows in zip(kinds, (x, y), (tokens, places), strict=True)
         ]
+        there = jax.numpy.repeat(places[::128] >= 0, 128)[:, None]  # nothing is written of blocks without rows
         rounded = [
-            vb.Scaled(factor.transposed[0], factor.block_scales[0], (128, 128)).mT.dequantized() for factor in factors
+            jax.numpy.where(
+                there, vb.Scaled(factor.transposed[0], factor.block_scales[0], (128, 128)).mT.dequantized(), 0
+            )
+            for factor in factors
         ]
         return quantized_contraction(*factors, exact, dtype, None), places, rounded
 
