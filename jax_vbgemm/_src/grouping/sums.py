@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from jax.extend import core as jex_core
 
@@ -41,6 +42,11 @@ class DotSum:
     def products(self) -> list[Node]:
         """The equations of `dots`."""
         return [node for node in self.parts if node.eqn.primitive.name == "dot_general"]
+
+    @property
+    def kind(self) -> tuple[Any, Any]:
+        """What the sums of one call have in common."""
+        return self.dots[0].dtype, self.dots[0].precision
 
     @cached_property
     def problem(self) -> Problem:

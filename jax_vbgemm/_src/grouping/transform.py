@@ -12,6 +12,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from jax_vbgemm._src.grouping.dots import dot_of
+from jax_vbgemm._src.grouping.levels import place
 from jax_vbgemm._src.grouping.program import Node, Program, Value, has_dots
 from jax_vbgemm._src.grouping.report import Report
 from jax_vbgemm._src.grouping.sums import DotSum, add_up, fused_operands, members_of
@@ -109,6 +110,7 @@ def group(f: F | None = None, *, planner: str | Planner = "auto", explain: bool 
 
 
 Env = dict[Value, Any]
+LIVE_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,9 @@ class _Grouping:
         program = Program(closed)
         sums = self._sums(program, where)
         loops = {id(node) for node in program.nodes if _is_loop(node.eqn)}
-        program.number_levels(lambda node: id(node) in sums or id(node) in loops)
+        kinds = {id(node): _loop_key(node.eqn) if id(node) in loops else sums[id(node)].kind
+                 for node in program.nodes if id(node) in loops or id(node) in sums}
+        place(program, kinds, LIVE_BYTES)
         levels: dict[int, list[Node]] = {}
         for node in program.nodes:
             levels.setdefault(node.level, []).append(node)
@@ -155,10 +159,9 @@ class _Grouping:
             scans: dict[Any, list[Node]] = {}
             for node in levels[level]:
                 if id(node) in sums:
-                    dot = sums[id(node)].dots[0]
-                    alike.setdefault((dot.dtype, dot.precision), []).append(sums[id(node)])
+                    alike.setdefault(kinds[id(node)], []).append(sums[id(node)])
                 elif id(node) in loops:
-                    scans.setdefault(_loop_key(node.eqn), []).append(node)
+                    scans.setdefault(kinds[id(node)], []).append(node)
                 else:
                     steps.append(self._step(node, where))
             for nodes in scans.values():
