@@ -21,6 +21,7 @@ class Report:
         self.grouped = 0
         self._lines: list[str] = []
         self._left: Counter[tuple[str, str]] = Counter()
+        self._hints: Counter[str] = Counter()
 
     def join(self, where: str, problems: Sequence[Problem], products: int, split: Split) -> None:
         """Records products that become one call, whose sums are these problems."""
@@ -40,19 +41,33 @@ class Report:
         lhs, rhs = (variable.aval for variable in eqn.invars)
         self._left[f"  {where}: {lhs.dtype}{list(lhs.shape)} x {list(rhs.shape)}", why] += 1
 
+    def hint(self, hints: Counter[str]) -> None:
+        """Records the numbers of products for which there are other functions."""
+        self._hints += hints
+
     def include(self, other: Report) -> None:
         """Adds what the report of a part of the program has recorded."""
         self.calls += other.calls
         self.grouped += other.grouped
         self._lines += other._lines
         self._left += other._left
+        self._hints += other._hints
 
     def __str__(self) -> str:
-        dots = sum(self._left.values())
-        calls = f"{self.grouped} products in {self.calls} call" + ("" if self.calls == 1 else "s")
-        head = f"group({self.name}): {calls}, {dots} dot" + ("" if dots == 1 else "s")
+        reasons: Counter[str] = Counter()
+        for (_, why), count in self._left.items():
+            reasons[why] += count
+        head = (
+            f"group({self.name}): {self.grouped} products in {_of(self.calls, 'call')}, {_of(reasons.total(), 'dot')}"
+        )
+        summary = [f"  {_of(count, 'dot')}: {why}" for why, count in reasons.most_common()]
+        seen = [f"  {_of(count, 'product')} of {what}" for what, count in self._hints.most_common()]
         left = [
             f"{what} stays a dot: {why}" + (f" ({count} times)" if count > 1 else "")
             for (what, why), count in self._left.items()
         ]
-        return "\n".join([head, *self._lines, *left])
+        return "\n".join([head, *summary, *seen, *self._lines, *left])
+
+
+def _of(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")

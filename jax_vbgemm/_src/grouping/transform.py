@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -12,6 +12,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from jax_vbgemm._src.grouping.dots import dot_of
+from jax_vbgemm._src.grouping.hints import hints
 from jax_vbgemm._src.grouping.levels import place
 from jax_vbgemm._src.grouping.program import Node, Program, Value, has_dots
 from jax_vbgemm._src.grouping.report import Report
@@ -21,26 +22,31 @@ from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.primitive import Batched, Term
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import Planner, resolve_planner
-from jax_vbgemm._src.planner.single_dots import calls_of, worthwhile
+from jax_vbgemm._src.planner.single_dots import calls_of, split, worthwhile
 from jax_vbgemm._src.util import compat
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @overload
-def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F: ...
+def group(f: F, *, planner: str | Planner = "auto", explain: bool = False, live_bytes: int = ...) -> F: ...
 
 
 @overload
-def group(f: None = None, *, planner: str | Planner = "auto", explain: bool = False) -> Callable[[F], F]: ...
+def group(
+    f: None = None, *, planner: str | Planner = "auto", explain: bool = False, live_bytes: int = ...
+) -> Callable[[F], F]: ...
 
 
-def group(f: F | None = None, *, planner: str | Planner = "auto", explain: bool = False) -> F | Callable[[F], F]:
+def group(
+    f: F | None = None, *, planner: str | Planner = "auto", explain: bool = False, live_bytes: int = 2**28
+) -> F | Callable[[F], F]:
     """`f` with its independent small matrix products as one operation for each level of its dependencies.
 
     The function is traced. Products (`dot_general`) that do not depend on each other become one call where the cost
     model predicts it to be faster on the device that JAX uses; large products, and products without a kernel, stay
-    unchanged. All other operations stay unchanged too, except additions of products that nothing else uses: these
+    unchanged. A product whose result is needed later waits for others: the weight gradients of all layers become one
+    call. All other operations stay unchanged too, except additions of products that nothing else uses: these
     become sums, which are rounded once. Products inside of jit, scan, while, cond, checkpoint and functions with their
     own derivative rules are grouped as well (the rules stay), and independent scans of equal length become one scan.
 
@@ -53,14 +59,17 @@ def group(f: F | None = None, *, planner: str | Planner = "auto", explain: bool 
         Its results must be arrays or numbers, as under jit. Without f, `group` is a decorator with options:
         `@vb.group(explain=True)`.
       planner: as for `batched_matmul`.
-      explain: print, for each trace, what was grouped, what was not, and why.
+      explain: print, for each trace, what was grouped, what was not, and why, and which other functions of this package
+        would serve.
+      live_bytes: upper bound of the bytes by which the operands of waiting products may raise the peak of the values
+        that are alive; for each body of a loop by itself. With 0, no operand lives longer than without `group`.
 
     Returns:
       A function with the arguments and the results of `f`.
 
     Raises:
-      ValueError, TypeError: the planner is unknown or is not a planner, or f is not a function. A call raises TypeError
-        where a result of f is neither an array nor a number.
+      ValueError, TypeError: the planner is unknown or is not a planner, f is not a function, or live_bytes is not a
+        non-negative integer. A call raises TypeError where a result of f is neither an array nor a number.
 
     Examples:
       >>> import jax
@@ -72,8 +81,12 @@ def group(f: F | None = None, *, planner: str | Planner = "auto", explain: bool 
       [(6, 3), (6, 5), (6, 2)]
     """
     planner = resolve_planner(planner)
+    if isinstance(live_bytes, bool) or not isinstance(live_bytes, int | np.integer):
+        raise TypeError(f"group: live_bytes must be an integer, got {live_bytes!r}")
+    if live_bytes < 0:
+        raise ValueError(f"group: live_bytes must not be negative, got {live_bytes}")
     if f is None:
-        return functools.partial(group, planner=planner, explain=explain)
+        return functools.partial(group, planner=planner, explain=explain, live_bytes=live_bytes)
     if not callable(f):
         raise TypeError(f"group: expected a function, got {f!r}")
     name = getattr(f, "__name__", repr(f))
@@ -100,7 +113,7 @@ def group(f: F | None = None, *, planner: str | Planner = "auto", explain: bool 
         arrays = [leaves[place] for place in places]
         closed, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
         report = Report(name)
-        found = _Grouping(planner, report).grouped(closed, report.name)
+        found = _Grouping(planner, report, live_bytes).grouped(closed, report.name)
         if explain:
             print(report)
         results = found.run(arrays) if found.gains else jex_core.jaxpr_as_fun(closed)(*arrays)
@@ -110,7 +123,6 @@ def group(f: F | None = None, *, planner: str | Planner = "auto", explain: bool 
 
 
 Env = dict[Value, Any]
-LIVE_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -133,8 +145,8 @@ class _Grouped:
 class _Grouping:
     """Groups the products of programs, and records the decisions in the report."""
 
-    def __init__(self, planner: Planner, report: Report) -> None:
-        self.planner, self.report = planner, report
+    def __init__(self, planner: Planner, report: Report, live_bytes: int) -> None:
+        self.planner, self.report, self.live_bytes = planner, report, live_bytes
         self.device = backends.traced_target()
         self.dtypes = backends.BACKENDS[self.device.platform].dtypes
 
@@ -142,11 +154,10 @@ class _Grouping:
         """A closed jaxpr with its products grouped; `where` is its name in the report. Nothing is traced again unless
         there is a call to be made."""
         program = Program(closed)
+        self.report.hint(hints(program))
         sums = self._sums(program, where)
-        loops = {id(node) for node in program.nodes if _is_loop(node.eqn)}
-        kinds = {id(node): _loop_key(node.eqn) if id(node) in loops else sums[id(node)].kind
-                 for node in program.nodes if id(node) in loops or id(node) in sums}
-        place(program, kinds, LIVE_BYTES)
+        loops = {id(node): _loop_key(node.eqn) for node in program.nodes if _is_loop(node.eqn)}
+        place(program, loops | self._kinds(sums), self.live_bytes)
         levels: dict[int, list[Node]] = {}
         for node in program.nodes:
             levels.setdefault(node.level, []).append(node)
@@ -159,16 +170,16 @@ class _Grouping:
             scans: dict[Any, list[Node]] = {}
             for node in levels[level]:
                 if id(node) in sums:
-                    alike.setdefault(kinds[id(node)], []).append(sums[id(node)])
+                    alike.setdefault(sums[id(node)].kind, []).append(sums[id(node)])
                 elif id(node) in loops:
-                    scans.setdefault(kinds[id(node)], []).append(node)
+                    scans.setdefault(loops[id(node)], []).append(node)
                 else:
                     steps.append(self._step(node, where))
             for nodes in scans.values():
                 merged = self._merged(nodes, where) if len(nodes) > 1 else None
                 steps += [self._step(node, where) for node in nodes] if merged is None else [merged]
             for members in alike.values():
-                together = self._chosen(members, fused, f"{where}, level {level}")
+                together = self._chosen(members, fused, where, level)
                 if together:
                     steps.append(functools.partial(self._bind, together))
                 bound = set(map(id, together))
@@ -188,12 +199,26 @@ class _Grouping:
                     found[id(node)] = DotSum(node, (dot,), (node,))
         return add_up(program, found)
 
+    def _kinds(self, sums: dict[int, DotSum]) -> dict[int, Hashable]:
+        """By the id of its node, what a sum can join. Sums that are so large that they would leave a call of all sums
+        of the program join nothing, so that none waits for them."""
+        alike: dict[Hashable, list[int]] = {}
+        for key, each in sums.items():
+            alike.setdefault(each.kind, []).append(key)
+        kinds: dict[int, Hashable] = {}
+        for kind, keys in alike.items():
+            dot = sums[keys[0]].dots[0]
+            problems = tuple(sums[key].problem for key in keys)
+            best = split((problems,), dot.dtype.name, precision_name(dot.precision), self.device, self.planner)
+            kinds |= {key: key if alone else kind for key, alone in zip(keys, best.alone, strict=True)}
+        return kinds
+
     def _step(self, node: Node, where: str) -> Callable[[Env], None]:
         """Runs one equation unchanged, except that the functions in it have their products grouped."""
         eqn = self._with_grouped_bodies(node.eqn, where) if has_dots(node.eqn) else node.eqn
         return lambda env: node.write(compat.run_equation(eqn, node.operands(env)), env)
 
-    def _chosen(self, sums: list[DotSum], fused: frozenset[Value], where: str) -> list[DotSum]:
+    def _chosen(self, sums: list[DotSum], fused: frozenset[Value], where: str, level: int) -> list[DotSum]:
         """The sums of a level that are predicted to be clearly faster in one call than as XLA's dots."""
         dot = sums[0].dots[0]
         members = members_of(sums, fused)
@@ -207,7 +232,12 @@ class _Grouping:
         for node in (node for member in sums if id(member) not in bound for node in member.products):
             self.report.leave(where, node.eqn, why)
         if together:
-            self.report.join(where, [member.problem for member in together], sum(len(x.dots) for x in together), best)
+            self.report.join(
+                f"{where}, level {level}",
+                [member.problem for member in together],
+                sum(len(x.dots) for x in together),
+                best,
+            )
         return together
 
     def _bind(self, sums: list[DotSum], env: Env) -> None:
@@ -268,7 +298,7 @@ class _Grouping:
             parts = (args[begin:end] for begin, end in zip([0, *ends], [*ends, None], strict=True))
             return [jex_core.jaxpr_as_fun(body)(*part) for body, part in zip(bodies, parts, strict=True)]
 
-        trial = _Grouping(self.planner, Report(self.report.name))
+        trial = _Grouping(self.planner, Report(self.report.name), self.live_bytes)
         closed = jax.make_jaxpr(bodies_run)(*(aval for body in bodies for aval in body.in_avals))
         grouped = trial.grouped(closed, f"{where}, {len(nodes)} scans")
         if not grouped.gains:
