@@ -15,10 +15,10 @@ Kinds = Mapping[int, Hashable]
 def place(program: Program, kinds: Kinds, live_bytes: int) -> None:
     """Sets the level of each node so that the nodes of a kind share few levels.
 
-    A node of `kinds` depends on no other of its level. It can be on each level from the earliest, which its operands
-    allow, to the latest, which its users allow. Its score there is the number of nodes of its kind that are placed on
-    the level or could be. Users are placed before their operands, each on the earliest of its best levels: so all weight
-    gradients, which only the end of the program waits for, share the level of the last.
+    Nodes of `kinds` that are on one level do not depend on each other. Each can be on any level from the earliest,
+    which its operands allow, to the latest, which its users allow, and takes the one that has most nodes of its kind,
+    placed already or able to come; of several, the earliest. Users are placed before their operands. So the weight
+    gradients of all layers, which only the end of the program waits for, share the level of the last.
 
     Operands that wait for a later level stay alive. They raise the peak of the living values by at most `live_bytes`.
 

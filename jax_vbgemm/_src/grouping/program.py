@@ -105,7 +105,7 @@ class Program:
 def _bytes(type_: Any) -> int:
     if not hasattr(type_, "shape"):  # a token
         return 0
-    return math.prod(size for size in type_.shape if not compat.is_symbolic(size)) * int(type_.dtype.itemsize)
+    return math.prod((type_.dtype.itemsize, *(size for size in type_.shape if not compat.is_symbolic(size))))
 
 
 def has_dots(eqn: Any) -> bool:

@@ -98,8 +98,8 @@ def group(
 
         def of_arrays(*arrays: Any) -> Any:
             given = list(leaves)
-            for place, array in zip(places, arrays, strict=True):
-                given[place] = array
+            for index, array in zip(places, arrays, strict=True):
+                given[index] = array
             again, named = jax.tree.unflatten(structure, given)
             results = f(*again, **named)
             for path, result in jax.tree.leaves_with_path(results):
