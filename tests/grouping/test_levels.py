@@ -150,21 +150,6 @@ def test_products_that_only_the_start_holds_back_run_together_there():
     assert calls(vb.group(decoder), *args) == (1, 6)
 
 
-def test_what_waits_beside_a_result_counts_too():
-    def function(x, weights):
-        start = x @ weights[0]
-        kept = jnp.exp(x)  # waits for the product beside it
-        for w in weights:
-            x = jnp.tanh(x @ w)
-        total = start[0, 0] + kept
-        return [total @ weights[0], x @ weights[1]]
-
-    args = jnp.ones((8, 8)), [jnp.ones((8, 8))] * 6
-    program, kinds = placed(function, args, 0)
-    levels = {id(node): node.level for node in program.nodes}
-    assert most_alive(program, levels) <= most_alive(program, earliest_and_latest(program, kinds)[0])
-
-
 def test_nothing_waits_for_large_products():
     def function(x, big, weights):
         alone = x @ x
