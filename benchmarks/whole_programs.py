@@ -33,6 +33,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -272,10 +273,7 @@ def ensemble(size: str) -> list[Case]:
     """Members of different width and depth on the same rows."""
     members, inputs, rows = of_size(size, (3, 4, 5), (8, 16, 16), (32, 64, 64))
     widths = [[inputs, *[inputs + 8 * (i % 5)] * (1 + i % 4), 1 + i % 3] for i in range(members)]
-    networks = [
-        [normal(10 * i + j, m, n) for j, (m, n) in enumerate(zip(each, each[1:], strict=False))]
-        for i, each in enumerate(widths)
-    ]
+    networks = [[normal(10 * i + j, m, n) for j, (m, n) in enumerate(pairwise(each))] for i, each in enumerate(widths)]
 
     def loss(networks: Any, x: Any) -> jax.Array:
         return sum((_energy_of_network(weights, x) for weights in networks), jnp.float32(0))

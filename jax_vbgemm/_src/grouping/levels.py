@@ -12,6 +12,11 @@ Kinds = Mapping[int, Hashable]
 """By the id of a node that takes a level of its own (a product or a loop), which others it can join."""
 
 
+def place_early(program: Program, kinds: Kinds) -> None:
+    """Sets the level of each node to the earliest: the most nodes of `kinds` on a path of dependencies to it."""
+    _number(program, kinds, {})
+
+
 def place(program: Program, kinds: Kinds, live_bytes: int) -> None:
     """Sets the level of each node so that the nodes of a kind share few levels.
 
@@ -32,7 +37,7 @@ def place(program: Program, kinds: Kinds, live_bytes: int) -> None:
     _number(program, kinds, placed)
     # What waits for a result together with it, such as the other operand of an addition, is not foreseen.
     if _peak(program, end) > peak + live_bytes:
-        _number(program, kinds, {})
+        place_early(program, kinds)
 
 
 def _number(program: Program, kinds: Kinds, placed: Mapping[int, int]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -11,18 +11,17 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
+from jax_vbgemm._src.grouping.decisions import Decider, Decision
 from jax_vbgemm._src.grouping.dots import dot_of
 from jax_vbgemm._src.grouping.hints import hints
-from jax_vbgemm._src.grouping.levels import place
 from jax_vbgemm._src.grouping.program import Node, Program, Value, has_dots
 from jax_vbgemm._src.grouping.report import Report
-from jax_vbgemm._src.grouping.sums import DotSum, add_up, fused_operands, members_of
+from jax_vbgemm._src.grouping.sums import DotSum, add_up
 from jax_vbgemm._src.matmul.contract import contract
-from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.primitive import Batched, Term
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import Planner, resolve_planner
-from jax_vbgemm._src.planner.single_dots import calls_of, split, worthwhile
+from jax_vbgemm._src.planner.single_dots import calls_of
 from jax_vbgemm._src.util import compat
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -157,33 +156,32 @@ class _Grouping:
         self.report.hint(hints(program))
         sums = self._sums(program, where)
         loops = {id(node): _loop_key(node.eqn) for node in program.nodes if _is_loop(node.eqn)}
-        place(program, loops | self._kinds(sums), self.live_bytes)
+        decisions = Decider(program, sums, loops, self.device, self.planner).decide(self.live_bytes)
         levels: dict[int, list[Node]] = {}
         for node in program.nodes:
             levels.setdefault(node.level, []).append(node)
+        of_level: dict[int, list[Decision]] = {}
+        for decision in decisions:
+            of_level.setdefault(decision.level, []).append(decision)
 
-        fused = fused_operands(program) if calls_of(self.device).fuses_operands else frozenset[Value]()
         steps: list[Callable[[Env], None]] = []
         before = self.report.calls
         for level in sorted(levels):
-            alike: dict[Any, list[DotSum]] = {}
             scans: dict[Any, list[Node]] = {}
             for node in levels[level]:
-                if id(node) in sums:
-                    alike.setdefault(sums[id(node)].kind, []).append(sums[id(node)])
-                elif id(node) in loops:
+                if id(node) in loops:
                     scans.setdefault(loops[id(node)], []).append(node)
-                else:
+                elif id(node) not in sums:
                     steps.append(self._step(node, where))
             for nodes in scans.values():
                 merged = self._merged(nodes, where) if len(nodes) > 1 else None
                 steps += [self._step(node, where) for node in nodes] if merged is None else [merged]
-            for members in alike.values():
-                together = self._chosen(members, fused, where, level)
+            for decision in of_level.get(level, ()):
+                together = self._reported(decision, where)
                 if together:
                     steps.append(functools.partial(self._bind, together))
                 bound = set(map(id, together))
-                steps += [self._step(x, where) for member in members if id(member) not in bound for x in member.parts]
+                steps += [self._step(x, where) for each in decision.sums if id(each) not in bound for x in each.parts]
         return _Grouped(program, steps, self.report.calls > before)
 
     def _sums(self, program: Program, where: str) -> dict[int, DotSum]:
@@ -199,44 +197,25 @@ class _Grouping:
                     found[id(node)] = DotSum(node, (dot,), (node,))
         return add_up(program, found)
 
-    def _kinds(self, sums: dict[int, DotSum]) -> dict[int, Hashable]:
-        """By the id of its node, what a sum can join. Sums that are so large that they would leave a call of all sums
-        of the program join nothing, so that none waits for them."""
-        alike: dict[Hashable, list[int]] = {}
-        for key, each in sums.items():
-            alike.setdefault(each.kind, []).append(key)
-        kinds: dict[int, Hashable] = {}
-        for kind, keys in alike.items():
-            dot = sums[keys[0]].dots[0]
-            problems = tuple(sums[key].problem for key in keys)
-            best = split((problems,), dot.dtype.name, precision_name(dot.precision), self.device, self.planner)
-            kinds |= {key: key if alone else kind for key, alone in zip(keys, best.alone, strict=True)}
-        return kinds
-
     def _step(self, node: Node, where: str) -> Callable[[Env], None]:
         """Runs one equation unchanged, except that the functions in it have their products grouped."""
         eqn = self._with_grouped_bodies(node.eqn, where) if has_dots(node.eqn) else node.eqn
         return lambda env: node.write(compat.run_equation(eqn, node.operands(env)), env)
 
-    def _chosen(self, sums: list[DotSum], fused: frozenset[Value], where: str, level: int) -> list[DotSum]:
-        """The sums of a level that are predicted to be clearly faster in one call than as XLA's dots."""
-        dot = sums[0].dots[0]
-        members = members_of(sums, fused)
-        best = worthwhile(members, dot.dtype.name, precision_name(dot.precision), self.device, self.planner)
-        together = [member for member, alone in zip(sums, best.alone, strict=True) if not alone]
-        if sum(len(member.dots) for member in together) < 2:
-            together = []
+    def _reported(self, decision: Decision, where: str) -> list[DotSum]:
+        """The sums of a decision that become one call, with the reasons in the report."""
+        sums, together = decision.sums, decision.together
         bound = set(map(id, together))
         why = "it is large enough for a dot of its own" if together else "dots are faster"
         why = "it is alone on its level" if len(sums) == len(sums[0].dots) == 1 else why
-        for node in (node for member in sums if id(member) not in bound for node in member.products):
+        for node in (node for each in sums if id(each) not in bound for node in each.products):
             self.report.leave(where, node.eqn, why)
         if together:
             self.report.join(
-                f"{where}, level {level}",
-                [member.problem for member in together],
-                sum(len(x.dots) for x in together),
-                best,
+                f"{where}, level {decision.level}",
+                [each.problem for each in together],
+                sum(len(each.dots) for each in together),
+                decision.split,
             )
         return together
 
