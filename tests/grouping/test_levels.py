@@ -1,5 +1,6 @@
 """The levels of products: after their operands, before their users, with few levels and a bound on living bytes."""
 
+import dataclasses
 import random
 from collections import Counter
 
@@ -7,11 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from free_calls import calls
+from free_calls import FREE_CALLS, calls
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.grouping.levels import place
+from jax_vbgemm._src.grouping.decisions import Decider
+from jax_vbgemm._src.grouping.dots import dot_of
+from jax_vbgemm._src.grouping.levels import place, place_early
 from jax_vbgemm._src.grouping.program import Program
+from jax_vbgemm._src.grouping.sums import DotSum
+from jax_vbgemm._src.planner import resolve_planner
 
 
 def random_program(seed):
@@ -107,6 +112,32 @@ def test_values_are_those_of_the_program_without_group():
         for each in ours:
             jax.tree.map(np.testing.assert_array_equal, each, plain)
     assert any(calls(f, *x)[0] for f, x in zip(functions[6:], args[6:], strict=True))
+
+
+def test_products_stay_early_where_that_is_predicted_to_be_faster():
+    """As where a call has to gain so much that a level that a product leaves becomes dots."""
+    calls_cost = dataclasses.replace(FREE_CALLS.calls, least_gain=4e-6)
+    device, chosen = dataclasses.replace(FREE_CALLS, calls=calls_cost), set()
+    for seed in range(12):
+        function, args = random_program(seed)
+        program = Program(jax.make_jaxpr(function)(*args))
+        found = [
+            (node, dot_of(node.eqn, ["float64"], calls_cost))
+            for node in program.nodes
+            if node.eqn.primitive.name == "dot_general"
+        ]
+        sums = {id(node): DotSum(node, (dot,), (node,)) for node, dot in found}
+        decider = Decider(program, sums, {}, device, resolve_planner("auto"))
+        seconds = lambda decisions: sum(each.split.seconds for each in decisions)  # noqa: E731
+        kinds = {key: each.kind for key, each in sums.items()}
+        place_early(program, kinds)
+        early = seconds(decider.on_levels())
+        place(program, kinds, 2**28)
+        joined = seconds(decider.on_levels())
+        assert seconds(decider.decide(2**28)) == min(early, joined)
+        assert [each.level for each in decider.on_levels()] == [each.level for each in decider.decide(2**28)]
+        chosen.add(np.sign(joined - early))
+    assert {-1, 1} <= chosen
 
 
 def tower(layers, n):

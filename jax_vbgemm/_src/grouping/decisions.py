@@ -47,9 +47,9 @@ class Decider:
         and else as early as possible, as products that leave a level may leave too few for a call there."""
         kinds = {**self.loops, **self._kinds()}
         place_early(self.program, kinds)
-        early = self._on_levels()
+        early = self.on_levels()
         place(self.program, kinds, live_bytes)
-        joined = self._on_levels()
+        joined = self.on_levels()
         if sum(each.split.seconds for each in joined) < sum(each.split.seconds for each in early):
             return joined
         place_early(self.program, kinds)
@@ -69,7 +69,8 @@ class Decider:
             kinds |= {key: key if alone else kind for key, alone in zip(keys, best.alone, strict=True)}
         return kinds
 
-    def _on_levels(self) -> list[Decision]:
+    def on_levels(self) -> list[Decision]:
+        """The decisions for the levels that the nodes have."""
         fused = fused_operands(self.program) if calls_of(self.device).fuses_operands else ()
         alike: dict[tuple[int, Hashable], list[DotSum]] = {}
         for node in self.program.nodes:

@@ -29,8 +29,8 @@ class Report:
         self.grouped += products
         shapes = Counter((p.m, p.n, p.k) if p.batch == 1 else (p.m, p.n, p.k, p.batch) for p in problems)
         shown = ", ".join(f"{count} of {shape}" for shape, count in shapes.most_common(_SHOWN))
-        more = f", {len(shapes) - _SHOWN} more shapes" if len(shapes) > _SHOWN else ""
-        sums = f" with {len(problems)} results" if products > len(problems) else ""
+        more = f", {_of(len(shapes) - _SHOWN, 'more shape')}" if len(shapes) > _SHOWN else ""
+        sums = f" with {_of(len(problems), 'result')}" if products > len(problems) else ""
         self._lines.append(
             f"  {where}: {products} products are one call{sums} ({shown}{more}); predicted "
             f"{split.seconds * 1e6:.1f} us, {split.dots_seconds * 1e6:.1f} us as dots"
