@@ -208,6 +208,28 @@ def test_products_that_are_added_become_one_sum(capsys):
     assert_same(of_gradients, xs, ys, kernels=2)
 
 
+def test_transposed_results_are_written_by_the_call():
+    """JAX's gradient of x @ w by w is the transpose of a product."""
+    shapes = [(4, 6), (6, 5), (3, 4, 6), (3, 6, 5)]
+    args = [oracle.random(shape, "float64", i) for i, shape in enumerate(shapes)]
+
+    def turned(x, y, z, w):
+        sums = (x @ y + (x + 1) @ y).T, (x @ y).T + ((x + 1) @ y).T, (x @ y).T * 2, (x @ y).T.T
+        return *sums, (z @ y).transpose(2, 0, 1), (z @ w).transpose(0, 2, 1)
+
+    def kept(x, y, z, w):
+        first = x @ y
+        return first, first.T, (z @ y).transpose(0, 2, 1), (z @ w).transpose(2, 1, 0)
+
+    for function, transposes in ((turned, 0), (kept, 3)):
+        assert_same(function, *args, kernels=1)
+        assert jax.jit(vb.group(function)).lower(*args).as_text().count("stablehlo.transpose") == transposes
+    gradient = jax.grad(lambda ws: sum(jnp.sum(jnp.sin(args[0] @ w)) for w in ws))
+    ws = [args[1], args[1] + 1]
+    assert "transpose" not in jax.jit(vb.group(gradient)).lower(ws).as_text()
+    assert_same(gradient, ws, kernels=2)
+
+
 def test_sums_that_dots_do_faster_are_added_as_they_were():
     big = [oracle.random((600, 600), "float64", i) for i in range(2)]
     assert_same(lambda x, y: x @ y + y @ x, *big, kernels=0, dots=2)

@@ -232,7 +232,8 @@ class _Grouping:
                         # the value is kept too, as an id is unique only among living objects
                         reshaped[key] = value, side(value)
                     operands.append(reshaped[key][1])
-                terms.append(Term(len(operands) - 2, len(operands) - 1, out, dot.lhs.transposed, dot.rhs.transposed))
+                a, b = (len(operands) - 1, len(operands) - 2) if dot.swapped else (len(operands) - 2, len(operands) - 1)
+                terms.append(Term(a, b, out, dot.problem.transpose_a, dot.problem.transpose_b))
             dtypes.append(member.dots[0].out_dtype)
         precision = sums[0].dots[0].precision
         batched = Batched(tuple(terms), tuple(dtypes), precision=precision, planner=self.planner)
