@@ -9,6 +9,8 @@ other programs (`whole_programs_real.py`) need one each, and are skipped with th
   blocks      stand-in: a chain of block-sparse tensors, contracted from the left, as dicts of blocks
   experts     stand-in: a mixture of experts as a loop over all experts with masks
   lora        stand-in: a stack of dense layers with adapters of low rank
+  mlp         stand-in: a stack of dense layers
+  ensemble    stand-in: networks of different width and depth
   nequix      nequix: forces of a crystal, and a training step on forces
   fennol      FeNNol: an energy of species-indexed networks, and its forces
   qwen3       tunix: the mixture-of-experts layer of Qwen3 without a mesh
@@ -20,7 +22,7 @@ which other work on the machine disturbs less, and `compile` that of lowering an
 difference to `before`, relative to the largest entry of its array.
 
 \b
-    python benchmarks/whole_programs.py messages species blocks experts lora --size small
+    python benchmarks/whole_programs.py messages species blocks experts lora mlp ensemble --size small
     python benchmarks/whole_programs.py all --size gpu --csv whole_programs.csv
 """
 
@@ -31,6 +33,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -244,7 +247,7 @@ def experts(size: str) -> list[Case]:
 
 def lora(size: str) -> list[Case]:
     """Frozen dense layers with two trained factors of low rank beside each of them."""
-    layers, width, rank, rows = of_size(size, (2, 8, 2, 3), (12, 128, 8, 32), (24, 1024, 16, 512))
+    layers, width, rank, rows = of_size(size, (2, 8, 2, 3), (28, 128, 8, 32), (24, 1024, 16, 512))
     dtype = of_size(size, jnp.float32, jnp.float32, jnp.bfloat16)
     frozen = [normal(i, width, width, dtype=dtype) for i in range(layers)]
     trained = [
@@ -259,8 +262,33 @@ def lora(size: str) -> list[Case]:
     return with_gradient(loss, (trained, frozen, normal(99, rows, width, dtype=dtype)))
 
 
+def mlp(size: str) -> list[Case]:
+    """Dense layers of one width: nothing but the end of the program waits for the gradients of their weights."""
+    layers, width, rows = of_size(size, (3, 8, 4), (12, 32, 16), (24, 256, 128))
+    weights = [normal(i, width, width) for i in range(layers)]
+    return with_gradient(_energy_of_network, (weights, normal(99, rows, width)))
+
+
+def ensemble(size: str) -> list[Case]:
+    """Members of different width and depth on the same rows."""
+    members, inputs, rows = of_size(size, (3, 4, 5), (8, 16, 16), (32, 64, 64))
+    widths = [[inputs, *[inputs + 8 * (i % 5)] * (1 + i % 4), 1 + i % 3] for i in range(members)]
+    networks = [[normal(10 * i + j, m, n) for j, (m, n) in enumerate(pairwise(each))] for i, each in enumerate(widths)]
+
+    def loss(networks: Any, x: Any) -> jax.Array:
+        return sum((_energy_of_network(weights, x) for weights in networks), jnp.float32(0))
+
+    return with_gradient(loss, (networks, normal(99, rows, inputs)))
+
+
+def _energy_of_network(weights: Any, x: Any) -> jax.Array:
+    for w in weights[:-1]:
+        x = jnp.tanh(x @ w)
+    return jnp.sum((x @ weights[-1]) ** 2)
+
+
 PROGRAMS: dict[str, Callable[[str], list[Case]]] = {
-    each.__name__: each for each in (messages, species, blocks, experts, lora)
+    each.__name__: each for each in (messages, species, blocks, experts, lora, mlp, ensemble)
 }
 REAL = ("nequix", "fennol", "qwen3", "peps")
 

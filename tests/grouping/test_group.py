@@ -1,44 +1,19 @@
 """`group`: programs compute the same results, with one call for the small products of each level."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from free_calls import assert_close, calls
 from jax.sharding import PartitionSpec as P
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.planner import device_spec
-from jax_vbgemm._src.planner.tables.rules import CallCosts
 
 WIDTHS = [8, 11, 14, 17, 20]
 WS = [oracle.random((n, 5 + i), "float64", i) for i, n in enumerate(WIDTHS)]
 XS = [oracle.random((4, n), "float64", 10 + i) for i, n in enumerate(WIDTHS)]
-
-
-FREE_CALLS = dataclasses.replace(
-    device_spec("cpu"),
-    calls=CallCosts(None, array=0.0, copy=0.0, clear_gain=1.0, least_gain=0.0, block=0.0, element=0.0, small_bytes=0),
-    dots=dataclasses.replace(device_spec("cpu").dots, bare_launch=None, inlined=0),
-)  # fmt: skip
-"""A CPU on which a call of two small products is faster than two dots, so that tests can use few and small ones."""
-
-
-@pytest.fixture(autouse=True)
-def planned_for_one_device():
-    """The device decides which products are grouped."""
-    with vb.target(FREE_CALLS):
-        yield
-
-
-def calls(function, *args, device=FREE_CALLS):
-    """(calls of kernels, dots) of a program."""
-    with vb.target(device):
-        text = jax.jit(function).lower(*args).as_text()
-    return text.count("custom_call @vbgemm_v1"), text.count("stablehlo.dot_general")
 
 
 def assert_same(function, *args, kernels, dots=0):
@@ -46,10 +21,6 @@ def assert_same(function, *args, kernels, dots=0):
     grouped = vb.group(function)
     assert_close(*jax.jit(lambda *args: (grouped(*args), function(*args)))(*args))
     assert calls(grouped, *args) == (kernels, dots)
-
-
-def assert_close(ours, plain, rtol=1e-9):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-11), ours, plain)
 
 
 @jax.jit
@@ -237,6 +208,28 @@ def test_products_that_are_added_become_one_sum(capsys):
     assert_same(of_gradients, xs, ys, kernels=2)
 
 
+def test_transposed_results_are_written_by_the_call():
+    """JAX's gradient of x @ w by w is the transpose of a product."""
+    shapes = [(4, 6), (6, 5), (3, 4, 6), (3, 6, 5)]
+    args = [oracle.random(shape, "float64", i) for i, shape in enumerate(shapes)]
+
+    def turned(x, y, z, w):
+        sums = (x @ y + (x + 1) @ y).T, (x @ y).T + ((x + 1) @ y).T, (x @ y).T * 2, (x @ y).T.T
+        return *sums, (z @ y).transpose(2, 0, 1), (z @ w).transpose(0, 2, 1)
+
+    def kept(x, y, z, w):
+        first = x @ y
+        return first, first.T, (z @ y).transpose(0, 2, 1), (z @ w).transpose(2, 1, 0)
+
+    for function, transposes in ((turned, 0), (kept, 3)):
+        assert_same(function, *args, kernels=1)
+        assert jax.jit(vb.group(function)).lower(*args).as_text().count("stablehlo.transpose") == transposes
+    gradient = jax.grad(lambda ws: sum(jnp.sum(jnp.sin(args[0] @ w)) for w in ws))
+    ws = [args[1], args[1] + 1]
+    assert "transpose" not in jax.jit(vb.group(gradient)).lower(ws).as_text()
+    assert_same(gradient, ws, kernels=2)
+
+
 def test_sums_that_dots_do_faster_are_added_as_they_were():
     big = [oracle.random((600, 600), "float64", i) for i in range(2)]
     assert_same(lambda x, y: x @ y + y @ x, *big, kernels=0, dots=2)
@@ -306,6 +299,10 @@ def test_inside_shard_map():
 def test_what_is_no_function_is_refused_at_once():
     with pytest.raises(TypeError, match="group: expected a function, got 3"):
         vb.group(3)
+    with pytest.raises(TypeError, match=r"group: live_bytes must be an integer, got 1\.5"):
+        vb.group(jnp.sin, live_bytes=1.5)
+    with pytest.raises(ValueError, match="group: live_bytes must not be negative, got -1"):
+        vb.group(live_bytes=-1)
 
 
 def test_as_a_decorator_with_options(capsys):

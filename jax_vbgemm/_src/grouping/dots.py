@@ -30,15 +30,34 @@ class Side(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """A dot_general that a kernel can compute: its problem, operands and options."""
+    """A dot_general that a kernel can compute: its problem, operands and options.
+
+    If it is `swapped`, rhs is the problem's first matrix, and the result that of the equation with its `row_axes`
+    after those of the columns.
+    """
 
     problem: Problem
     lhs: Side
     rhs: Side
     shape: Shape  # of the result
+    row_axes: range
     dtype: Any  # of the operands
     out_dtype: Any
     precision: Any
+    swapped: bool = False
+
+    def transposed(self, order: Sequence[int]) -> Dot | None:
+        """The dot with its result transposed to `order`, or None unless that exchanges rows and columns."""
+        first, last, p = self.row_axes.start, self.row_axes.stop, self.problem
+        columns = range(last, len(self.shape))
+        if tuple(order) != (*range(first), *columns, *self.row_axes):
+            return None
+        return self._replace(
+            problem=Problem(p.n, p.m, p.k, p.batch, not p.transpose_b, not p.transpose_a),
+            shape=tuple(self.shape[axis] for axis in order),
+            row_axes=range(first, first + len(columns)),
+            swapped=not self.swapped,
+        )
 
 
 def dot_of(eqn: Any, dtypes: Sequence[str], costs: CallCosts) -> Dot | str:
@@ -74,7 +93,8 @@ def dot_of(eqn: Any, dtypes: Sequence[str], costs: CallCosts) -> Dot | str:
     left = _side(lhs.shape, batch[0], contract[0], (count, m, k), rows_first=True)
     right = _side(rhs.shape, batch[1], contract[1], (count, n, k), rows_first=False)
     problem = Problem(m, n, k, count, left.transposed, right.transposed)
-    return Dot(problem, left, right, out.shape, lhs.dtype, out.dtype, precision)
+    rows = range(len(batch[0]), len(lhs.shape) - len(contract[0]))
+    return Dot(problem, left, right, out.shape, rows, lhs.dtype, out.dtype, precision)
 
 
 def _side(

@@ -1,12 +1,13 @@
-"""A traced function as a flat list of equations with levels: calls with products are inlined and dead code is
-dropped."""
+"""A traced function as a flat list of equations: calls with products are inlined and dead code is dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 
@@ -19,7 +20,7 @@ Value = int  # the number of a value of the program
 class Node:
     """One equation. `inputs` are values or literals; `outputs` are the values of its named results, by position.
 
-    `level`: the largest number of products on a path of dependencies to this equation.
+    `level`: nodes run in the order of their levels (levels.py).
     """
 
     eqn: Any
@@ -41,23 +42,24 @@ class Node:
 
 
 class Program:
-    """`nodes` in an order in which they can run, over numbered values. `inputs` are the values of the arguments, and
-    `known` has the constants."""
+    """`nodes` in an order in which they can run, over numbered values. `inputs` are the values of the arguments,
+    `known` has the constants, and `bytes` the size of each value; where a size is symbolic, it counts as 1."""
 
     def __init__(self, closed: Any) -> None:
         self.known: dict[Value, Any] = {}
         self.nodes: list[Node] = []
-        self._count = 0
-        self.inputs = [self._new() for _ in closed.jaxpr.invars]
+        self.bytes: dict[Value, int] = {}
+        self.inputs = [self._new(variable.aval) for variable in closed.jaxpr.invars]
         self.outputs = self._write_out(closed, self.inputs)
         self._drop_dead()
 
-    def _new(self) -> Value:
-        self._count += 1
-        return self._count
+    def _new(self, type_: Any) -> Value:
+        value = len(self.bytes)
+        self.bytes[value] = _bytes(type_)
+        return value
 
     def _constant(self, value: Any) -> Value:
-        number = self._new()
+        number = self._new(jax.typeof(value))
         self.known[number] = value
         return number
 
@@ -87,7 +89,7 @@ class Program:
             outputs = {}
             for position, variable in enumerate(eqn.outvars):
                 if not isinstance(variable, jex_core.DropVar):
-                    outputs[position] = env[variable] = self._new()
+                    outputs[position] = env[variable] = self._new(variable.aval)
             self.nodes.append(Node(eqn, operands, outputs))
         return [read(atom) for atom in jaxpr.outvars]
 
@@ -99,19 +101,11 @@ class Program:
                 kept.append(node)
         self.nodes = kept[::-1]
 
-    def number_levels(self, deepens: Callable[[Node], bool]) -> None:
-        """Sets the level of each node. Nodes of one level for which `deepens` is true do not depend on each other.
 
-        Equations with effects keep their order.
-        """
-        depth = dict.fromkeys((*self.known, *self.inputs), 0)
-        of_effects = 0
-        for node in self.nodes:
-            node.level = max((depth[value] for value in node.values()), default=0)
-            if node.eqn.effects:
-                node.level = of_effects = max(node.level, of_effects)
-            after = node.level + deepens(node)
-            depth.update(dict.fromkeys(node.outputs.values(), after))
+def _bytes(type_: Any) -> int:
+    if not hasattr(type_, "shape"):  # a token
+        return 0
+    return math.prod((type_.dtype.itemsize, *(size for size in type_.shape if not compat.is_symbolic(size))))
 
 
 def has_dots(eqn: Any) -> bool:

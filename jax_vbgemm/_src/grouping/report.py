@@ -21,6 +21,7 @@ class Report:
         self.grouped = 0
         self._lines: list[str] = []
         self._left: Counter[tuple[str, str]] = Counter()
+        self._hints: Counter[str] = Counter()
 
     def join(self, where: str, problems: Sequence[Problem], products: int, split: Split) -> None:
         """Records products that become one call, whose sums are these problems."""
@@ -28,8 +29,8 @@ class Report:
         self.grouped += products
         shapes = Counter((p.m, p.n, p.k) if p.batch == 1 else (p.m, p.n, p.k, p.batch) for p in problems)
         shown = ", ".join(f"{count} of {shape}" for shape, count in shapes.most_common(_SHOWN))
-        more = f", {len(shapes) - _SHOWN} more shapes" if len(shapes) > _SHOWN else ""
-        sums = f" with {len(problems)} results" if products > len(problems) else ""
+        more = f", {_of(len(shapes) - _SHOWN, 'more shape')}" if len(shapes) > _SHOWN else ""
+        sums = f" with {_of(len(problems), 'result')}" if products > len(problems) else ""
         self._lines.append(
             f"  {where}: {products} products are one call{sums} ({shown}{more}); predicted "
             f"{split.seconds * 1e6:.1f} us, {split.dots_seconds * 1e6:.1f} us as dots"
@@ -40,19 +41,33 @@ class Report:
         lhs, rhs = (variable.aval for variable in eqn.invars)
         self._left[f"  {where}: {lhs.dtype}{list(lhs.shape)} x {list(rhs.shape)}", why] += 1
 
+    def hint(self, hints: Counter[str]) -> None:
+        """Records the numbers of products for which there are other functions."""
+        self._hints += hints
+
     def include(self, other: Report) -> None:
         """Adds what the report of a part of the program has recorded."""
         self.calls += other.calls
         self.grouped += other.grouped
         self._lines += other._lines
         self._left += other._left
+        self._hints += other._hints
 
     def __str__(self) -> str:
-        dots = sum(self._left.values())
-        calls = f"{self.grouped} products in {self.calls} call" + ("" if self.calls == 1 else "s")
-        head = f"group({self.name}): {calls}, {dots} dot" + ("" if dots == 1 else "s")
+        reasons: Counter[str] = Counter()
+        for (_, why), count in self._left.items():
+            reasons[why] += count
+        head = (
+            f"group({self.name}): {self.grouped} products in {_of(self.calls, 'call')}, {_of(reasons.total(), 'dot')}"
+        )
+        summary = [f"  {_of(count, 'dot')}: {why}" for why, count in reasons.most_common()]
+        seen = [f"  {_of(count, 'product')} of {what}" for what, count in self._hints.most_common()]
         left = [
             f"{what} stays a dot: {why}" + (f" ({count} times)" if count > 1 else "")
             for (what, why), count in self._left.items()
         ]
-        return "\n".join([head, *self._lines, *left])
+        return "\n".join([head, *summary, *seen, *self._lines, *left])
+
+
+def _of(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -1,4 +1,4 @@
-"""Finds sums of products in a program: products that are added and used nowhere else."""
+"""Finds sums of products in a program: products that are added, or transposed, and used nowhere else."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-
-from jax.extend import core as jex_core
+from typing import Any
 
 from jax_vbgemm._src.grouping.dots import Dot
 from jax_vbgemm._src.grouping.program import Node, Program, Value
@@ -42,6 +41,11 @@ class DotSum:
         """The equations of `dots`."""
         return [node for node in self.parts if node.eqn.primitive.name == "dot_general"]
 
+    @property
+    def kind(self) -> tuple[Any, Any]:
+        """What the sums of one call have in common."""
+        return self.dots[0].dtype, self.dots[0].precision
+
     @cached_property
     def problem(self) -> Problem:
         """The sum as the planner sees it: one product whose K is the total K of its products."""
@@ -62,8 +66,8 @@ class DotSum:
 
 
 def add_up(program: Program, found: dict[int, DotSum]) -> dict[int, DotSum]:
-    """The sums of the products `found`, by the id of their node. In `program`, one node replaces the nodes of each
-    sum."""
+    """The sums of the products `found`, by the id of their node, with transpositions of their results. In `program`,
+    one node replaces the nodes of each sum."""
     uses = Counter(value for node in program.nodes for value in node.values())
     uses.update(program.outputs)
     made: dict[int, DotSum] = {}  # sums by the value of their result
@@ -73,19 +77,28 @@ def add_up(program: Program, found: dict[int, DotSum]) -> dict[int, DotSum]:
         if id(node) in found:
             made.update(dict.fromkeys(node.outputs.values(), found[id(node)]))
             of_node[id(node)] = found[id(node)]
-        if node.eqn.primitive.name not in _ADDITIONS or any(isinstance(x, jex_core.Literal) for x in node.inputs):
-            continue
-        left, right = (made.get(value) if uses[value] == 1 else None for value in node.inputs)
-        if left is None or right is None or left is right or not left.can_add(right):
-            continue
-        total = replace(node, inputs=[*left.node.inputs, *right.node.inputs])
-        added = DotSum(total, left.dots + right.dots, (*left.parts, *right.parts, node))
-        absorbed |= {id(left.node), id(right.node)}
-        of_node[id(total)] = added
-        made.update(dict.fromkeys(node.outputs.values(), added))
-        program.nodes[place] = total
+        terms = [made[value] for value in node.values() if value in made and uses[value] == 1]
+        dots = _result(node, terms)
+        if dots:
+            total = replace(node, inputs=[value for term in terms for value in term.node.inputs])
+            added = DotSum(total, dots, (*(part for term in terms for part in term.parts), node))
+            absorbed.update(id(term.node) for term in terms)
+            of_node[id(total)] = added
+            made.update(dict.fromkeys(node.outputs.values(), added))
+            program.nodes[place] = total
     program.nodes = [node for node in program.nodes if id(node) not in absorbed]
     return {key: value for key, value in of_node.items() if key not in absorbed}
+
+
+def _result(node: Node, terms: Sequence[DotSum]) -> tuple[Dot, ...]:
+    """The products whose sum is the result of a node with the operands `terms`; none unless it adds two of them, or
+    exchanges the rows and columns of one."""
+    if node.eqn.primitive.name in _ADDITIONS and len(terms) == 2 and terms[0].can_add(terms[1]):
+        return terms[0].dots + terms[1].dots
+    if node.eqn.primitive.name == "transpose" and len(terms) == 1:
+        turned = [dot.transposed(node.eqn.params["permutation"]) for dot in terms[0].dots]
+        return tuple(dot for dot in turned if dot is not None) if None not in turned else ()
+    return ()
 
 
 def fused_operands(program: Program) -> frozenset[Value]:

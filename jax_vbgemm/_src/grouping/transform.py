@@ -11,35 +11,41 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
+from jax_vbgemm._src.grouping.decisions import Decider, Decision
 from jax_vbgemm._src.grouping.dots import dot_of
+from jax_vbgemm._src.grouping.hints import hints
 from jax_vbgemm._src.grouping.program import Node, Program, Value, has_dots
 from jax_vbgemm._src.grouping.report import Report
-from jax_vbgemm._src.grouping.sums import DotSum, add_up, fused_operands, members_of
+from jax_vbgemm._src.grouping.sums import DotSum, add_up
 from jax_vbgemm._src.matmul.contract import contract
-from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.primitive import Batched, Term
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import Planner, resolve_planner
-from jax_vbgemm._src.planner.single_dots import calls_of, worthwhile
+from jax_vbgemm._src.planner.single_dots import calls_of
 from jax_vbgemm._src.util import compat
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @overload
-def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F: ...
+def group(f: F, *, planner: str | Planner = "auto", explain: bool = False, live_bytes: int = ...) -> F: ...
 
 
 @overload
-def group(f: None = None, *, planner: str | Planner = "auto", explain: bool = False) -> Callable[[F], F]: ...
+def group(
+    f: None = None, *, planner: str | Planner = "auto", explain: bool = False, live_bytes: int = ...
+) -> Callable[[F], F]: ...
 
 
-def group(f: F | None = None, *, planner: str | Planner = "auto", explain: bool = False) -> F | Callable[[F], F]:
+def group(
+    f: F | None = None, *, planner: str | Planner = "auto", explain: bool = False, live_bytes: int = 2**28
+) -> F | Callable[[F], F]:
     """`f` with its independent small matrix products as one operation for each level of its dependencies.
 
     The function is traced. Products (`dot_general`) that do not depend on each other become one call where the cost
     model predicts it to be faster on the device that JAX uses; large products, and products without a kernel, stay
-    unchanged. All other operations stay unchanged too, except additions of products that nothing else uses: these
+    unchanged. A product whose result is needed later waits for others: the weight gradients of all layers become one
+    call. All other operations stay unchanged too, except additions of products that nothing else uses: these
     become sums, which are rounded once. Products inside of jit, scan, while, cond, checkpoint and functions with their
     own derivative rules are grouped as well (the rules stay), and independent scans of equal length become one scan.
 
@@ -52,14 +58,17 @@ def group(f: F | None = None, *, planner: str | Planner = "auto", explain: bool 
         Its results must be arrays or numbers, as under jit. Without f, `group` is a decorator with options:
         `@vb.group(explain=True)`.
       planner: as for `batched_matmul`.
-      explain: print, for each trace, what was grouped, what was not, and why.
+      explain: print, for each trace, what was grouped, what was not, and why, and which other functions of this package
+        would serve.
+      live_bytes: upper bound of the bytes by which the operands of waiting products may raise the peak of the values
+        that are alive; for each body of a loop by itself. With 0, no operand lives longer than without `group`.
 
     Returns:
       A function with the arguments and the results of `f`.
 
     Raises:
-      ValueError, TypeError: the planner is unknown or is not a planner, or f is not a function. A call raises TypeError
-        where a result of f is neither an array nor a number.
+      ValueError, TypeError: the planner is unknown or is not a planner, f is not a function, or live_bytes is not a
+        non-negative integer. A call raises TypeError where a result of f is neither an array nor a number.
 
     Examples:
       >>> import jax
@@ -71,8 +80,12 @@ def group(f: F | None = None, *, planner: str | Planner = "auto", explain: bool 
       [(6, 3), (6, 5), (6, 2)]
     """
     planner = resolve_planner(planner)
+    if isinstance(live_bytes, bool) or not isinstance(live_bytes, int | np.integer):
+        raise TypeError(f"group: live_bytes must be an integer, got {live_bytes!r}")
+    if live_bytes < 0:
+        raise ValueError(f"group: live_bytes must not be negative, got {live_bytes}")
     if f is None:
-        return functools.partial(group, planner=planner, explain=explain)
+        return functools.partial(group, planner=planner, explain=explain, live_bytes=live_bytes)
     if not callable(f):
         raise TypeError(f"group: expected a function, got {f!r}")
     name = getattr(f, "__name__", repr(f))
@@ -84,8 +97,8 @@ def group(f: F | None = None, *, planner: str | Planner = "auto", explain: bool 
 
         def of_arrays(*arrays: Any) -> Any:
             given = list(leaves)
-            for place, array in zip(places, arrays, strict=True):
-                given[place] = array
+            for index, array in zip(places, arrays, strict=True):
+                given[index] = array
             again, named = jax.tree.unflatten(structure, given)
             results = f(*again, **named)
             for path, result in jax.tree.leaves_with_path(results):
@@ -99,7 +112,7 @@ def group(f: F | None = None, *, planner: str | Planner = "auto", explain: bool 
         arrays = [leaves[place] for place in places]
         closed, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
         report = Report(name)
-        found = _Grouping(planner, report).grouped(closed, report.name)
+        found = _Grouping(planner, report, live_bytes).grouped(closed, report.name)
         if explain:
             print(report)
         results = found.run(arrays) if found.gains else jex_core.jaxpr_as_fun(closed)(*arrays)
@@ -131,8 +144,8 @@ class _Grouped:
 class _Grouping:
     """Groups the products of programs, and records the decisions in the report."""
 
-    def __init__(self, planner: Planner, report: Report) -> None:
-        self.planner, self.report = planner, report
+    def __init__(self, planner: Planner, report: Report, live_bytes: int) -> None:
+        self.planner, self.report, self.live_bytes = planner, report, live_bytes
         self.device = backends.traced_target()
         self.dtypes = backends.BACKENDS[self.device.platform].dtypes
 
@@ -140,36 +153,35 @@ class _Grouping:
         """A closed jaxpr with its products grouped; `where` is its name in the report. Nothing is traced again unless
         there is a call to be made."""
         program = Program(closed)
+        self.report.hint(hints(program))
         sums = self._sums(program, where)
-        loops = {id(node) for node in program.nodes if _is_loop(node.eqn)}
-        program.number_levels(lambda node: id(node) in sums or id(node) in loops)
+        loops = {id(node): _loop_key(node.eqn) for node in program.nodes if _is_loop(node.eqn)}
+        decisions = Decider(program, sums, loops, self.device, self.planner).decide(self.live_bytes)
         levels: dict[int, list[Node]] = {}
         for node in program.nodes:
             levels.setdefault(node.level, []).append(node)
+        of_level: dict[int, list[Decision]] = {}
+        for decision in decisions:
+            of_level.setdefault(decision.level, []).append(decision)
 
-        fused = fused_operands(program) if calls_of(self.device).fuses_operands else frozenset[Value]()
         steps: list[Callable[[Env], None]] = []
         before = self.report.calls
         for level in sorted(levels):
-            alike: dict[Any, list[DotSum]] = {}
             scans: dict[Any, list[Node]] = {}
             for node in levels[level]:
-                if id(node) in sums:
-                    dot = sums[id(node)].dots[0]
-                    alike.setdefault((dot.dtype, dot.precision), []).append(sums[id(node)])
-                elif id(node) in loops:
-                    scans.setdefault(_loop_key(node.eqn), []).append(node)
-                else:
+                if id(node) in loops:
+                    scans.setdefault(loops[id(node)], []).append(node)
+                elif id(node) not in sums:
                     steps.append(self._step(node, where))
             for nodes in scans.values():
                 merged = self._merged(nodes, where) if len(nodes) > 1 else None
                 steps += [self._step(node, where) for node in nodes] if merged is None else [merged]
-            for members in alike.values():
-                together = self._chosen(members, fused, f"{where}, level {level}")
+            for decision in of_level.get(level, ()):
+                together = self._reported(decision, where)
                 if together:
                     steps.append(functools.partial(self._bind, together))
                 bound = set(map(id, together))
-                steps += [self._step(x, where) for member in members if id(member) not in bound for x in member.parts]
+                steps += [self._step(x, where) for each in decision.sums if id(each) not in bound for x in each.parts]
         return _Grouped(program, steps, self.report.calls > before)
 
     def _sums(self, program: Program, where: str) -> dict[int, DotSum]:
@@ -190,21 +202,21 @@ class _Grouping:
         eqn = self._with_grouped_bodies(node.eqn, where) if has_dots(node.eqn) else node.eqn
         return lambda env: node.write(compat.run_equation(eqn, node.operands(env)), env)
 
-    def _chosen(self, sums: list[DotSum], fused: frozenset[Value], where: str) -> list[DotSum]:
-        """The sums of a level that are predicted to be clearly faster in one call than as XLA's dots."""
-        dot = sums[0].dots[0]
-        members = members_of(sums, fused)
-        best = worthwhile(members, dot.dtype.name, precision_name(dot.precision), self.device, self.planner)
-        together = [member for member, alone in zip(sums, best.alone, strict=True) if not alone]
-        if sum(len(member.dots) for member in together) < 2:
-            together = []
+    def _reported(self, decision: Decision, where: str) -> list[DotSum]:
+        """The sums of a decision that become one call, with the reasons in the report."""
+        sums, together = decision.sums, decision.together
         bound = set(map(id, together))
         why = "it is large enough for a dot of its own" if together else "dots are faster"
         why = "it is alone on its level" if len(sums) == len(sums[0].dots) == 1 else why
-        for node in (node for member in sums if id(member) not in bound for node in member.products):
+        for node in (node for each in sums if id(each) not in bound for node in each.products):
             self.report.leave(where, node.eqn, why)
         if together:
-            self.report.join(where, [member.problem for member in together], sum(len(x.dots) for x in together), best)
+            self.report.join(
+                f"{where}, level {decision.level}",
+                [each.problem for each in together],
+                sum(len(each.dots) for each in together),
+                decision.split,
+            )
         return together
 
     def _bind(self, sums: list[DotSum], env: Env) -> None:
@@ -220,7 +232,8 @@ class _Grouping:
                         # the value is kept too, as an id is unique only among living objects
                         reshaped[key] = value, side(value)
                     operands.append(reshaped[key][1])
-                terms.append(Term(len(operands) - 2, len(operands) - 1, out, dot.lhs.transposed, dot.rhs.transposed))
+                a, b = (len(operands) - 1, len(operands) - 2) if dot.swapped else (len(operands) - 2, len(operands) - 1)
+                terms.append(Term(a, b, out, dot.problem.transpose_a, dot.problem.transpose_b))
             dtypes.append(member.dots[0].out_dtype)
         precision = sums[0].dots[0].precision
         batched = Batched(tuple(terms), tuple(dtypes), precision=precision, planner=self.planner)
@@ -265,7 +278,7 @@ class _Grouping:
             parts = (args[begin:end] for begin, end in zip([0, *ends], [*ends, None], strict=True))
             return [jex_core.jaxpr_as_fun(body)(*part) for body, part in zip(bodies, parts, strict=True)]
 
-        trial = _Grouping(self.planner, Report(self.report.name))
+        trial = _Grouping(self.planner, Report(self.report.name), self.live_bytes)
         closed = jax.make_jaxpr(bodies_run)(*(aval for body in bodies for aval in body.in_avals))
         grouped = trial.grouped(closed, f"{where}, {len(nodes)} scans")
         if not grouped.gains:
