@@ -16,6 +16,8 @@ from jax_vbgemm import moe
 def load_stacked(checkpoint, name):
     """(experts, out, in): the matrices of all experts in one array, from a checkpoint that has them one by one."""
     experts = sum(key.startswith("experts.") and key.endswith(f".{name}.weight") for key in checkpoint)
+    if not experts:
+        raise KeyError(f"the checkpoint has no experts.0.{name}.weight, but {next(iter(checkpoint), 'nothing')}")
     return np.stack([checkpoint[f"experts.{expert}.{name}.weight"] for expert in range(experts)])
 
 

@@ -40,7 +40,10 @@ def by_index(x, experts):
 )
 def test_masked_experts_are_named(capsys, function, count):
     text = explained(capsys, function, X, EXPERTS)
-    assert f"\n  {count} of masked experts, each on all rows: use jax_vbgemm.moe.route and moe.expert_mlp" in text
+    assert (
+        f"\n  {count} of what looks like masked experts, each on all rows: use jax_vbgemm.moe.route and moe.expert_mlp"
+        in text
+    )
 
 
 def test_ragged_dot_is_named_in_programs_with_other_products(capsys):
@@ -79,3 +82,8 @@ def test_the_summary_counts_each_reason_first(capsys):
     assert lines[0] == "group(function): 0 products in 0 calls, 4 dots"
     assert lines[1] == "  3 dots: an outer product, which XLA fuses with what follows"
     assert lines[2] == "  1 dot: it is alone on its level"
+
+
+def test_powers_of_a_matrix_are_no_iteration_of_newton_and_schulz(capsys):
+    assert "Newton" not in explained(capsys, lambda a: (a @ a) @ (a @ a), EXPERTS[0])
+    assert "Newton" in explained(capsys, lambda a: (g := a @ a.T) @ g, EXPERTS[0])

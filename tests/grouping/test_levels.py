@@ -191,3 +191,16 @@ def test_nothing_waits_for_large_products():
 
     small, big = jnp.ones((8, 8)), jnp.ones((600, 600))
     assert calls(vb.group(function), small, big, [small] * 3) == (1, 4)
+
+
+def test_a_loop_waits_for_one_of_its_kind(capsys):
+    x, w = jnp.ones((4, 4)) / 8, jnp.ones((3, 3, 4, 4)) / 8
+
+    def two(x, w):
+        step = lambda c, w: (jnp.tanh(c @ w), None)  # noqa: E731
+        return jax.lax.scan(step, x, w[0])[0] + jax.lax.scan(step, jnp.tanh(x @ w[2, 0]), w[1])[0]
+
+    with vb.target(FREE_CALLS):
+        found = jax.jit(vb.group(two, explain=True))(x, w)
+    np.testing.assert_allclose(found, two(x, w), rtol=1e-5)
+    assert "2 scans" in capsys.readouterr().out

@@ -2,8 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import oracle
 import pytest
+from jax import export
 
 import jax_vbgemm as vb
 from jax_vbgemm import moe
@@ -71,6 +73,34 @@ def test_the_gradients_of_weights_are_near_those_without_rounding():
 
     for exact, given in zip(*gradients(GATE_UP, DOWN), strict=True):
         assert jnp.linalg.norm(given - exact) < 0.15 * jnp.linalg.norm(exact)
+
+
+@pytest.mark.multidevice(2)
+@pytest.mark.parametrize("wgrad", ["float8", "wide"])
+def test_weights_that_devices_share_in_shard_map(wgrad):
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    data, shared = jax.P("data"), jax.P()
+
+    def layer(x, logits, gate_up, down):
+        return moe.expert_mlp(x, gate_up, down, moe.route(logits, K), quantized=True, wgrad=wgrad)
+
+    divided = jax.shard_map(layer, mesh=mesh, in_specs=(data, data, shared, shared), out_specs=data)
+    given, wanted = (
+        jax.jit(jax.grad(lambda *args, f=f: jnp.sum(jnp.sin(f(*args))), (0, 1, 2, 3)))(X, LOGITS, GATE_UP, DOWN)
+        for f in (divided, layer)
+    )
+    for one, other, rounding in zip(given, wanted, [1e-4, 1e-4, 0.1, 0.1], strict=True):
+        # Rows have other neighbours in the blocks of gradients of weights.
+        assert jnp.linalg.norm(one - other) < (1e-4 if wgrad == "wide" else rounding) * jnp.linalg.norm(other)
+
+
+def test_gradients_export_with_a_symbolic_number_of_tokens():
+    gradient = jax.jit(jax.grad(lambda *args: loss(*args, GATE_UP, DOWN, quantized=True), (0, 1)))
+    (tokens,) = export.symbolic_shape("t")
+    shapes = [jax.ShapeDtypeStruct((tokens, x.shape[1]), x.dtype) for x in (X, LOGITS)]
+    exported = export.export(gradient, disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(*shapes)
+    for given, wanted in zip(exported.call(X, LOGITS), gradient(X, LOGITS), strict=True):
+        np.testing.assert_allclose(given, wanted, atol=1e-5)
 
 
 def test_weights_that_were_quantized_before_are_not_read():

@@ -115,6 +115,11 @@ def test_any_magnitude(power):
         np.testing.assert_allclose(found[name], expected[name], atol=1e-5)
 
 
+def test_no_steps():
+    X = oracle.random((3, 4), "float32")
+    np.testing.assert_array_equal(vb.newton_schulz(X, 0, gram=True), vb.newton_schulz(X, 0))
+
+
 def test_gradients():
     xs = {"wide": oracle.random((4, 7), "float64"), "tall": oracle.random((5, 3), "float64")}
 

@@ -206,12 +206,23 @@ def test_parts_on_meshes_with_explicit_axes():
             jax.jit(lambda x: orthogonalize(x, split={"qkv": 3}))(sharded)
 
 
+def test_dual_norms_are_of_the_parts():
+    whole = {"qkv": oracle.random((16, 24), "float32")}
+    apart = {str(i): x for i, x in enumerate(jnp.split(whole["qkv"], 3, axis=1))}
+    optimizers = scale_by_muon(adaptive=True, split={"qkv": np.int64(3)}), scale_by_muon(adaptive=True)
+    ours, parts = (o.update(x, o.init(x))[0] for o, x in zip(optimizers, (whole, apart), strict=True))
+    np.testing.assert_allclose(ours["qkv"], jnp.concatenate(list(parts.values()), axis=1), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("split", "error", "message"),
     [
         ({"w": 5}, ValueError, r"split of 'w' into 5 equal parts does not fit axis 1 of \(4, 6\)"),
         ({"w": (2, 3)}, ValueError, r"split of 'w' into \(2, 3\) does not fit axis 1 of \(4, 6\)"),
         ({"w": MuonSplit(2, axis=2)}, ValueError, r"split of 'w' names axis 2 of a parameter of shape \(4, 6\)"),
+        ({"w": ()}, TypeError, r"split of 'w' is \(\): it must be a number of parts"),
+        ({"w": (0, 6)}, ValueError, r"split of 'w' into \(0, 6\) does not fit"),
+        ({3: 2}, TypeError, "split has the key 3: it must be a regular expression or a shape"),
         ({"w": "heads"}, TypeError, "split of 'w' is 'heads': it must be a number of parts, sizes, or a MuonSplit"),
         (3, TypeError, "split is 3: it must be a mapping or a function"),
     ],

@@ -21,14 +21,16 @@ KERNEL_DTYPES = ("float32", "float64", "bfloat16", "float16")
 Form = Callable[..., list[jax.Array]]
 
 
-def define(primitive: Any, xla_form: Form, kernel_form: Form) -> None:
+def define(primitive: Any, xla_form: Form, kernel_form: Form, checks_nans: bool = True) -> None:
     """Defines a primitive with derivatives and vmap, but without a transpose. Its last operand has its arrays' dtype.
 
-    Both forms are functions of its operands and parameters; `kernel_form` becomes a custom call.
+    Both forms are functions of its operands and parameters; `kernel_form` becomes a custom call. checks_nans: whether
+    checkify's NaN checks look at the results, all of which the kernel must define.
     """
     primitive.multiple_results = True
     primitive.def_impl(partial(compat.apply_primitive, primitive))
-    compat.register_nan_check(primitive)
+    if checks_nans:
+        compat.register_nan_check(primitive)
     ad.primitive_jvps[primitive] = partial(jvp, xla_form)
     batching.primitive_batchers[primitive] = partial(_batch, xla_form)
     mlir.register_lowering(primitive, mlir.lower_fun(xla_form, multiple_results=True))

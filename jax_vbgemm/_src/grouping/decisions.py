@@ -47,13 +47,20 @@ class Decider:
         and else as early as possible, as products that leave a level may leave too few for a call there."""
         kinds = {**self.loops, **self._kinds()}
         place_early(self.program, kinds)
-        early = self.on_levels()
+        early, early_loops = self.on_levels(), self._loops_left()
         place(self.program, kinds, live_bytes)
         joined = self.on_levels()
-        if sum(each.split.seconds for each in joined) < sum(each.split.seconds for each in early):
+        # Loops have no predicted time: what joins more of them decides where the products' is the same.
+        times = [sum(each.split.seconds for each in those) for those in (joined, early)]
+        if (times[0], self._loops_left()) < (times[1], early_loops):
             return joined
         place_early(self.program, kinds)
         return early
+
+    def _loops_left(self) -> int:
+        """The number of loops that remain where those of a kind on a level are one."""
+        nodes = (node for node in self.program.nodes if id(node) in self.loops)
+        return len({(node.level, self.loops[id(node)]) for node in nodes})
 
     def _kinds(self) -> dict[int, Hashable]:
         """By the id of its node, what a sum can join. Sums that are so large that they would leave a call of all sums

@@ -15,8 +15,12 @@ _SLICES = ("slice", "dynamic_slice")
 _FEWEST_EXPERTS = 3  # products with so many slices of one argument are taken for a loop over its matrices
 
 _RAGGED_DOT = "lax.ragged_dot: use jax_vbgemm.ragged_dot"
-_NEWTON_SCHULZ = "the iteration of Newton and Schulz, as in optax.contrib.muon: use jax_vbgemm.optax.muon"
-_EXPERTS = "masked experts, each on all rows: use jax_vbgemm.moe.route and moe.expert_mlp, or ragged_dot"
+_NEWTON_SCHULZ = (
+    "what looks like the iteration of Newton and Schulz, as in optax.contrib.muon: use jax_vbgemm.optax.muon"
+)
+_EXPERTS = (
+    "what looks like masked experts, each on all rows: use jax_vbgemm.moe.route and moe.expert_mlp, or ragged_dot"
+)
 
 
 def hints(program: Program) -> Counter[str]:
@@ -73,11 +77,20 @@ def _squares_of_grams(program: Program) -> int:
                 values = factors[out]
                 if len(values) == 2 and all(value in multiples for value in values) and len(of) == 1:
                     count += 1
-                elif len({views.get(value, value) for value in values}) == 1:
+                elif len({views.get(value, value) for value in values}) == 1 and _is_gram(node, values, views):
                     multiples[out] = out
             elif node.eqn.primitive.name in ("mul", *_VIEWS) and len(of) == 1:
                 multiples[out] = of.pop()
     return count
+
+
+def _is_gram(node: Any, values: list[Value], views: dict[Value, Value]) -> bool:
+    """Whether the product of a matrix by itself contracts the same dimension twice, as X X^T does and X X does not."""
+    if node.eqn.primitive.name != "dot_general":
+        return True  # a function that has the product
+    (of_lhs, of_rhs), _ = node.eqn.params["dimension_numbers"]
+    turned = (values[0] in views) != (values[1] in views)
+    return (tuple(of_lhs) == tuple(of_rhs)) != turned
 
 
 def _with_slices(program: Program) -> int:

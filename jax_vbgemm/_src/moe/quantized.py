@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from jax_vbgemm._src.ragged.primitive import SCALED
 from jax_vbgemm._src.scaled.blocks import Rounded, gated, quantized
 from jax_vbgemm._src.scaled.quantize import quantize
 from jax_vbgemm._src.scaled.scaled import Scaled
+from jax_vbgemm._src.util import compat
 from jax_vbgemm._src.util.arguments import as_array, shown
 
 FORWARD = "float8_e4m3fn"
@@ -93,7 +95,12 @@ def quantized_mlp(
     form = _Form(activation, cotangents, wgrad, np.dtype(dtype), implementation)
     # The probabilities take part as those of rows, through which their gradient passes.
     scale = factors_of_rows(routing).astype(np.float32)
-    result: jax.Array = _mlp(form, x, gate_up, down, experts, routing, scale)
+    leaves, structure = jax.tree.flatten((x, gate_up, down, experts, routing, scale))
+    operands: Sequence[jax.Array] = leaves
+    if any(compat.varies(operand) for operand in operands):
+        # A cotangent varies as its operand does: those of weights that all devices share are summed by this cast.
+        operands = compat.unite_varying(operands)
+    result: jax.Array = _mlp(form, *jax.tree.unflatten(structure, operands))
     return result
 
 
@@ -123,7 +130,7 @@ def _places(form: _Form, routing: Routing) -> _Places | None:
     """None where gradients of weights are not in 8 bits."""
     if form.wgrad != "float8":
         return None
-    sizes, rows = aligned_groups(routing.group_sizes, len(routing.rows))
+    sizes, rows = aligned_groups(routing.group_sizes, routing.rows.shape[0])
     return _Places(sizes, rows, jnp.where(rows < 0, -1, routing.rows[rows]))
 
 
@@ -132,7 +139,7 @@ def _tokens_8(x: jax.Array, kind: str, routing: Routing, places: _Places | None)
     if places is None:
         return quantized(kind, x=x[None], index=routing.rows, of_rows=True)
     return quantized(
-        kind, x=x[None], index=places.tokens, place=places.rows, value_rows=len(routing.rows), of_rows=True,
+        kind, x=x[None], index=places.tokens, place=places.rows, value_rows=routing.rows.shape[0], of_rows=True,
         in_columns=True,
     )  # fmt: skip
 
@@ -158,7 +165,7 @@ def _mlp(
     if features % SCALED:  # a block of columns has some of both halves
         sums = form.dot(tokens, experts.gate_up, routing, x.dtype)
         hidden = _rows_8(
-            FORWARD, None, len(sums), form="gated", activation=form.activation, sums=sums[None], row_scale=scale
+            FORWARD, None, sums.shape[0], form="gated", activation=form.activation, sums=sums[None], row_scale=scale
         )
     else:
         of_gate: dict[str, Any] = {"gated": True, "activation": form.activation, "row_scale": scale}
@@ -176,7 +183,7 @@ def _forward(
     tokens = _tokens_8(x, FORWARD, routing, places)
     sums = form.dot(tokens, experts.gate_up, routing, x.dtype)
     hidden = _rows_8(
-        FORWARD, places, len(sums), form="gated", activation=form.activation, sums=sums[None], row_scale=scale
+        FORWARD, places, sums.shape[0], form="gated", activation=form.activation, sums=sums[None], row_scale=scale
     )
     result = _of_tokens(form, form.dot(hidden, experts.down, routing, x.dtype), routing)
     # Gradients of weights in 8 bits need no more of the tokens and of the hidden features than their transposes.
@@ -190,7 +197,7 @@ def _transposed(factor: Rounded) -> Rounded:
 
 def _backward(form: _Form, residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
     kept, gate_up, down, experts, routing, scale, sums, places = residuals
-    kind, dtype, rows = form.cotangents, sums.dtype, len(sums)
+    kind, dtype, rows = form.cotangents, sums.dtype, sums.shape[0]
     cotangent = cotangent.astype(dtype)
     of_results = _tokens_8(cotangent, kind, routing, places)
     of_hidden = form.dot(of_results, experts.down_back, routing, dtype)

@@ -353,7 +353,7 @@ def _groups(
     matrices; dtype: that of the iterates."""
     options = (precision, planner, implementation, dtype)
     by_gram: Sequence[bool] = [False] * len(members)
-    if isinstance(steps, int) and gram is not False and dtype != jnp.bfloat16:
+    if isinstance(steps, int) and steps > 0 and gram is not False and dtype != jnp.bfloat16:
         by_gram = [True] * len(members)
         if gram == "auto":
             by_gram = members_by_gram([leaves[index] for index in members], steps, *options)

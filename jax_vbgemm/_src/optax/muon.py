@@ -23,7 +23,7 @@ from jax_vbgemm._src.optax.matrices import Fused
 from jax_vbgemm._src.optax.momenta import momenta
 from jax_vbgemm._src.optax.packed import by_member, is_ragged
 from jax_vbgemm._src.optax.partition import Partition, shape_factor
-from jax_vbgemm._src.optax.splitting import by_part, parts_of
+from jax_vbgemm._src.optax.splitting import by_part, joined, parts_of, sliced
 from jax_vbgemm._src.optax.variants import add_cautious_decayed_weights, scale_by_normuon
 from jax_vbgemm._src.util import compat
 from jax_vbgemm._src.util.arguments import refuse_explicit_axes
@@ -97,10 +97,26 @@ def scale_by_muon(
             split=split, ns_dtype=ns_dtype, ns_gram=ns_gram, mesh_axis=mesh_axis, mesh=mesh,
         )  # fmt: skip
         if adaptive:  # scaled by the dual norm of the momentum: arXiv 2409.20325
-            updates = by_member(lambda x, y: jnp.sum(x.conj() * y) * y, momentum, updates)
+            updates = _with_dual_norms(momentum, updates, split)
         return updates, MuonState(count=count, mu=optax.tree.cast(mu, mu_dtype), ns_coeffs=state.ns_coeffs)
 
     return optax.GradientTransformation(init, update)
+
+
+def _with_dual_norms(momentum: Any, updates: Any, split: Any) -> Any:
+    """The updates times their products with the momentum, of each matrix."""
+
+    def scaled(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.sum(x.conj() * y) * y
+
+    if split is None:
+        return by_member(scaled, momentum, updates)
+    leaves, structure = jax.tree.flatten(updates)
+    found = [
+        scaled(x, y) if parts is None else joined(list(map(scaled, sliced(x, parts), sliced(y, parts))), parts)
+        for x, y, parts in zip(jax.tree.leaves(momentum), leaves, parts_of(updates, split), strict=True)
+    ]
+    return jax.tree.unflatten(structure, found)
 
 
 def orthogonalize(
@@ -251,7 +267,7 @@ def muon(
 
     `normuon_beta2`: a number for NorMuon, `scale_by_normuon` of it behind the orthogonalisation, whose state stands
     behind Muon's; None for plain Muon. `cautious`: decays only weights that the step moves towards zero
-    (`add_cautious_decayed_weights`).
+    (`add_cautious_decayed_weights`), of the matrices.
 
     `split`: which parameters of several fused matrices are orthogonalised and scaled in parts: query, key and value,
     gate and up, or the heads of a projection. A mapping whose keys are shapes, or regular expressions that are searched
@@ -264,8 +280,8 @@ def muon(
 
     `mesh_axis`: a mesh axis, or a tuple of axes, among whose devices the matrices are divided by predicted time;
     `mesh`: the mesh, where neither jax.set_mesh nor shard_map defines it. See `newton_schulz`. Under
-    optax.inject_hyperparams, pass static_args=("mesh", "split"): a Mesh and a function are callable and would be taken
-    for schedules.
+    optax.inject_hyperparams, pass static_args=("mesh", "split", "ns_dtype"): a Mesh, a function and a type are callable
+    and would be taken for schedules. Names of coefficients need "ns_steps" there, too.
 
     Parameters may be packed by `pack_tree`: gradients, momenta and updates are then packed too, and a step is called
     with a few arrays. Buffers of matrices go to Muon, all other buffers to AdamW.

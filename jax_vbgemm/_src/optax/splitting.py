@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.optax.packed import is_ragged
 from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.integers import is_integer
 
 
 class MuonSplit(NamedTuple):
@@ -71,7 +72,9 @@ def parts_of(tree: Any, split: Any) -> list[list[Part] | None]:
 def _found(split: Mapping[Any, Any], path: str, shape: tuple[int, ...]) -> Any:
     """The value of the first key that is this shape, or a regular expression that occurs in the path."""
     for key, value in split.items():
-        if re.search(key, path) if isinstance(key, str) else tuple(key) == shape:
+        if not isinstance(key, str | re.Pattern | tuple | list):
+            raise TypeError(f"muon: split has the key {key!r}: it must be a regular expression or a shape")
+        if tuple(key) == shape if isinstance(key, tuple | list) else re.search(key, path):
             return value
     return None
 
@@ -83,13 +86,13 @@ def _parts(path: str, shape: tuple[int, ...], given: Any) -> list[Part] | None:
     if not -len(shape) <= axis < len(shape):
         raise ValueError(f"muon: split of {path!r} names axis {axis} of a parameter of shape {shape}")
     axis %= len(shape)
-    if isinstance(sizes, int):
+    if is_integer(sizes):
         if sizes < 1 or shape[axis] % sizes:
             raise ValueError(f"muon: split of {path!r} into {sizes} equal parts does not fit axis {axis} of {shape}")
         sizes = (shape[axis] // sizes,) * sizes
-    elif not (isinstance(sizes, Sequence) and all(isinstance(size, int) for size in sizes)):
+    elif not (isinstance(sizes, Sequence) and len(sizes) > 0 and all(map(is_integer, sizes))):
         raise TypeError(f"muon: split of {path!r} is {given!r}: it must be a number of parts, sizes, or a MuonSplit")
-    if min(sizes) < 0 or sum(sizes) != shape[axis]:
+    if min(sizes) < 1 or sum(sizes) != shape[axis]:
         raise ValueError(f"muon: split of {path!r} into {tuple(sizes)} does not fit axis {axis} of {shape}")
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
     return [

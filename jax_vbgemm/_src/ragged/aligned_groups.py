@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jax_vbgemm._src.ragged.primitive import SCALED, Ragged, bind
 from jax_vbgemm._src.ragged.reference import rows_of_groups
 from jax_vbgemm._src.ragged.segments import segment_of
 from jax_vbgemm._src.scaled.blocks import Rounded
+from jax_vbgemm._src.util import compat
 
 
 class AlignedGroups(NamedTuple):
@@ -27,14 +27,15 @@ class AlignedGroups(NamedTuple):
     rows: jax.Array
 
 
-def aligned_groups(group_sizes: jax.Array, m: int) -> AlignedGroups:
+def aligned_groups(group_sizes: jax.Array, m: Any) -> AlignedGroups:
     """The places of m rows in groups; there is room for any sizes."""
     groups = len(group_sizes)
     begin, end = rows_of_groups(group_sizes, None, m, groups)
     sizes = end - begin
     rounded = -(-sizes // SCALED) * SCALED
     ends = jnp.cumsum(rounded)
-    place = lax.iota(jnp.int32, -(-(m + (SCALED - 1) * min(groups, m)) // SCALED) * SCALED)
+    most = min(groups, m) if compat.is_static((m,)) else groups  # groups with rows
+    place = jnp.arange(-(-(m + (SCALED - 1) * most) // SCALED) * SCALED, dtype=jnp.int32)
     group = segment_of(place, ends)
     known = jnp.minimum(group, groups - 1)
     row = place + (begin + rounded - ends)[known]
