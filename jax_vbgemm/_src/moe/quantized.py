@@ -161,18 +161,14 @@ def _mlp(
     form: _Form, x: jax.Array, gate_up: jax.Array, down: jax.Array, experts: QuantizedExperts, routing: Routing,
     scale: jax.Array,
 ) -> jax.Array:  # fmt: skip
-    features, tokens = gate_up.shape[-1] // 2, _tokens_8(x, FORWARD, routing, None)
-    if features % SCALED:  # a block of columns has some of both halves
-        sums = form.dot(tokens, experts.gate_up, routing, x.dtype)
-        hidden = _rows_8(
-            FORWARD, None, sums.shape[0], form="gated", activation=form.activation, sums=sums[None], row_scale=scale
-        )
-    else:
-        of_gate: dict[str, Any] = {"gated": True, "activation": form.activation, "row_scale": scale}
-        hidden = quantized(
-            FORWARD, x=form.dot(tokens, experts.gate_up, routing, x.dtype, **of_gate)[None], of_rows=True
-        )
-    return _of_tokens(form, form.dot(hidden, experts.down, routing, x.dtype), routing)
+    if gate_up.shape[-1] // 2 % SCALED:  # a block of columns has some of both halves
+        return _forward(form._replace(wgrad="wide"), x, gate_up, down, experts, routing, scale)[0]
+    hidden = form.dot(
+        _tokens_8(x, FORWARD, routing, None), experts.gate_up, routing, x.dtype, gated=True,
+        activation=form.activation, row_scale=scale,
+    )  # fmt: skip
+    rows = form.dot(quantized(FORWARD, x=hidden[None], of_rows=True), experts.down, routing, x.dtype)
+    return _of_tokens(form, rows, routing)
 
 
 def _forward(

@@ -50,14 +50,10 @@ def quantized_contraction(
     Both factors are transposed (`jax_vbgemm._src.scaled.blocks`), their rows in aligned groups of these sizes.
     """
     form = Ragged(
-        np.dtype(dtype),
-        len(sizes),
-        contraction=True,
-        transpose_rhs=True,
-        extras=("lhs_scale", "rhs_scale"),
-        precision=jax.lax.Precision.HIGHEST,
+        np.dtype(dtype), len(sizes), contraction=True, transpose_rhs=True, extras=("lhs_scale", "rhs_scale"),
+        precision=jax.lax.Precision.HIGHEST,  # of XLA's product, where the kernel cannot compute this one
         implementation=implementation,
-    )  # fmt: skip  (the precision is that of XLA's product, where the kernel cannot compute this one)
+    )  # fmt: skip
     values, scales = (
         [getattr(x, name)[0] for x in (lhs, rhs)] for name in ("transposed", "block_scales")
     )  # without the dimension of matrices

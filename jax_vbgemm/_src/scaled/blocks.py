@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
+from jax_vbgemm import _core
 from jax_vbgemm._src.elementwise import array_kernels
 from jax_vbgemm._src.epilogue import activated, activation_number
 from jax_vbgemm._src.native import backends
@@ -23,7 +24,7 @@ from jax_vbgemm._src.util import compat
 
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
 
-SIDE = 128
+SIDE: int = _core.RAGGED_SCALED
 """The columns, and except in blocks of a single row the rows, of the kernel's blocks (csrc/gpu/host/quantize_launch.h).
 """
 _PIECE = 8  # of which the kernel's columns, and the rows of its transposed result, are multiples
