@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -96,11 +95,8 @@ def quantized_mlp(
     # The probabilities take part as those of rows, through which their gradient passes.
     scale = factors_of_rows(routing).astype(np.float32)
     leaves, structure = jax.tree.flatten((x, gate_up, down, experts, routing, scale))
-    operands: Sequence[jax.Array] = leaves
-    if any(compat.varies(operand) for operand in operands):
-        # A cotangent varies as its operand does: those of weights that all devices share are summed by this cast.
-        operands = compat.unite_varying(operands)
-    result: jax.Array = _mlp(form, *jax.tree.unflatten(structure, operands))
+    # A cotangent varies as its operand does: those of weights that all devices share are summed by this cast.
+    result: jax.Array = _mlp(form, *jax.tree.unflatten(structure, compat.unite_varying(leaves)))
     return result
 
 

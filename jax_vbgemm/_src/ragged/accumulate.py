@@ -17,10 +17,8 @@ from jax_vbgemm._src.util import compat
 def product(ragged: Ragged, total: Any, *operands: jax.Array) -> jax.Array:
     """Ragged rows; a derivative adds the gradient of rhs to the Ref `total`. XLA applies an epilogue to the
     rounded product."""
-    if any(compat.varies(operand) for operand in operands):
-        # A cotangent must vary over the mesh axes of its operand, so these are united before the derivative's rule.
-        operands = tuple(compat.unite_varying(operands))
-    lhs, rhs, group_sizes, extras = ragged.split(operands)
+    # A cotangent must vary over the mesh axes of its operand, so these are united before the derivative's rule.
+    lhs, rhs, group_sizes, extras = ragged.split(compat.unite_varying(operands))
     plain, kept = ragged.without_epilogue(ragged.out_dtype, extras)
     result: jax.Array = _product(plain, total, lhs, rhs, group_sizes, *kept)
     if not ragged.has_epilogue:

@@ -219,7 +219,5 @@ def _abstract_eval(*operands: Any, ragged: Ragged) -> Any:
 
 def bind(operands: Sequence[jax.Array], ragged: Ragged) -> jax.Array:
     """Binds the primitive; inside shard_map, with all operands made varying over the union of their mesh axes."""
-    if any(compat.varies(operand) for operand in operands):
-        operands = compat.unite_varying(operands)
-    result: jax.Array = ragged_dot_p.bind(*operands, ragged=ragged)
+    result: jax.Array = ragged_dot_p.bind(*compat.unite_varying(operands), ragged=ragged)
     return result

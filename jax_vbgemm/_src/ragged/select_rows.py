@@ -27,10 +27,7 @@ def select_rows(x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:
     back: (n, terms back), the inverse selection: index[i, ...] contains r as often as back[r, ...] contains i. Only the
     transpose uses it. Derivatives of any order, and vmap over any operand.
     """
-    operands: Sequence[jax.Array] = (x, index, back)
-    if any(compat.varies(operand) for operand in operands):
-        operands = compat.unite_varying(operands)
-    result: jax.Array = select_rows_p.bind(*operands)
+    result: jax.Array = select_rows_p.bind(*compat.unite_varying((x, index, back)))
     return result
 
 

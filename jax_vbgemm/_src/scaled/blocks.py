@@ -135,9 +135,7 @@ def quantized(
             given[name] = value.astype(np.float32)
     # The last one is an array whose dtype the kernel has (array_kernels.define).
     names = tuple(sorted(given, key=lambda name: name in ("x", "sums")))
-    ordered = [given[name] for name in names]
-    if any(compat.varies(operand) for operand in ordered):
-        ordered = list(compat.unite_varying(ordered))
+    ordered = compat.unite_varying([given[name] for name in names])
     how = Quantization(kind, names, form, activation, of_rows, in_rows, in_columns, value_rows)
     shapes = {name: value.shape for name, value in zip(names, ordered, strict=True)}
     columns = shapes["x"][-1] if "x" in shapes else shapes["sums"][-1] // 2

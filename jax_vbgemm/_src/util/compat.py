@@ -50,14 +50,13 @@ def register_user_check(primitive: Any) -> None:
     checkify.error_checks[primitive] = check
 
 
-def unite_varying(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """Makes operands of one product vary over the union of their mesh axes.
+def unite_varying(operands: Sequence[jax.Array]) -> list[jax.Array]:
+    """Inside shard_map, makes operands of one product vary over the union of their mesh axes; elsewhere the operands.
 
     If only the output's type claimed the union, gradients would be wrong: the cotangent of an operand that varies over
     fewer axes must be summed over the remaining axes, which the transpose of this cast does.
     """
-    result: Sequence[jax.Array] = core.auto_insert_reshard(*operands)
-    return result
+    return list(core.auto_insert_reshard(*operands) if any(map(varies, operands)) else operands)
 
 
 def varies(operand: jax.Array) -> bool:
