@@ -42,8 +42,12 @@ Scalar = complex | float | tuple[int, int]
 accumulator's dtype."""
 
 
+OperandKey = Any
+"""What an epilogue calls an operand: its index in a batched product, its name in a ragged one."""
+
+
 class Epilogue(NamedTuple):
-    """What happens to a sum on its way to its result, in the accumulator's dtype; operands are named by their indices.
+    """What happens to a sum on its way to its result, in the accumulator's dtype.
 
         row_scale activation(alpha sum + beta source + bias)
 
@@ -55,11 +59,11 @@ class Epilogue(NamedTuple):
 
     alpha: Scalar = 1.0
     beta: Scalar = 0.0
-    source: int | None = None
-    bias: int | None = None
+    source: OperandKey | None = None
+    bias: OperandKey | None = None
     activation: str | None = None
     gated: bool = False
-    row_scale: int | None = None
+    row_scale: OperandKey | None = None
 
     @property
     def is_affine(self) -> bool:
@@ -71,9 +75,9 @@ class Epilogue(NamedTuple):
         """The operands that hold alpha and beta."""
         return [scalar[0] for scalar in (self.alpha, self.beta) if isinstance(scalar, tuple)]
 
-    def operands(self) -> list[int]:
-        """The indices of the operands to which the epilogue refers."""
-        return [index for index in (self.source, self.bias, self.row_scale, *self.scalars) if index is not None]
+    def operands(self) -> list[OperandKey]:
+        """The operands to which the epilogue refers."""
+        return [key for key in (self.source, self.bias, self.row_scale, *self.scalars) if key is not None]
 
     def renumbered(self, at: Mapping[int, int] | Sequence[int]) -> Epilogue:
         """The epilogue with at[i] in place of operand i."""
@@ -88,7 +92,7 @@ class Epilogue(NamedTuple):
 
 
 def finished(
-    total: jax.Array, epilogue: Epilogue, operands: Sequence[jax.Array] | Mapping[int, jax.Array], dtype: Any
+    total: jax.Array, epilogue: Epilogue, operands: Sequence[jax.Array] | Mapping[OperandKey, jax.Array], dtype: Any
 ) -> jax.Array:
     """The result in `dtype` of a sum, which has the accumulator's dtype: the definition of epilogues."""
     value = linear_part(total, epilogue, operands)
@@ -99,7 +103,7 @@ def finished(
 
 
 def linear_part(
-    total: jax.Array, epilogue: Epilogue, operands: Sequence[jax.Array] | Mapping[int, jax.Array]
+    total: jax.Array, epilogue: Epilogue, operands: Sequence[jax.Array] | Mapping[OperandKey, jax.Array]
 ) -> jax.Array:
     """alpha total + beta source + bias in total's dtype; a term whose factor is 0 is zero, even if it holds NaN."""
     dtype = total.dtype

@@ -11,6 +11,7 @@ import pytest
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
+from jax_vbgemm._src.epilogue import Epilogue
 from jax_vbgemm._src.ragged import composed
 from jax_vbgemm._src.ragged.primitive import Ragged
 
@@ -136,7 +137,7 @@ def test_a_composed_scale_of_batches(gated):
     lhs, rhs = oracle.random((6, 4), "float32", 1), oracle.random((3, 2, 4, 10), "float32", 2)
     sizes, scale = jnp.array([2, 3]), jnp.array([1, -2, 3, 0.5, 2, jnp.nan], "float32")
     options = {"activation": "silu", "gated": gated}
-    ragged = Ragged(jnp.float32, 2, extras=("row_scale",), **options)
+    ragged = Ragged(jnp.float32, 2, epilogue=Epilogue(row_scale="row_scale", **options))
     got = (composed.gated if gated else composed.scaled)(lhs, rhs, sizes, scale, ragged=ragged)
     for i in range(3):
         expected = vb.ragged_dot(lhs, rhs[i], sizes, row_scale=scale, implementation="xla", **options)

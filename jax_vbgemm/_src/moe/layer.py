@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.epilogue import Activation, gated_product, resolve_activation
+from jax_vbgemm._src.epilogue import Activation, Epilogue, gated_product, resolve_activation
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.lora import with_adapter
 from jax_vbgemm._src.moe.own_experts import routed_to_own
@@ -186,7 +186,8 @@ def gated_dot(
         offset = scalar_integer(name, "group_offset", offset)
     # A row after the last group is zero, even if the activation of 0 is not finite.
     known_rows = rows_with_weights(sizes_argument(name, group_sizes), offset, m, weights[0].shape[0])
-    return finish(hidden, {} if scale is None else {"row_scale": scale}, None, known_rows, dtype)
+    scaled = Epilogue(row_scale=None if scale is None else "row_scale")
+    return finish(hidden, scaled, {"row_scale": scale}, known_rows, dtype)
 
 
 def _applied(name: str, what: str, function: Any, *values: jax.Array) -> jax.Array:

@@ -23,11 +23,11 @@ def product(ragged: Ragged, total: Any, *operands: jax.Array) -> jax.Array:
     result: jax.Array = _product(plain, total, lhs, rhs, group_sizes, *kept)
     if not ragged.has_epilogue:
         return result
-    value = result.astype(accumulator(ragged.out_dtype))
     if "bias" in extras:
-        value = value + bias_of_rows(extras["bias"], lhs, group_sizes, extras, plain).astype(value.dtype)
+        extras["bias"] = bias_of_rows(extras["bias"], lhs, group_sizes, extras, plain)
     known = known_rows(group_sizes, extras, lhs, ragged)
-    return finish(value, extras, ragged.activation, known, ragged.out_dtype, gated=ragged.gated)
+    wide = result.astype(accumulator(ragged.out_dtype))
+    return finish(wide, ragged.epilogue, extras, known, ragged.out_dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

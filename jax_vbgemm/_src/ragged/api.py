@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.epilogue import ACTIVATIONS, Activation, resolve_activation
+from jax_vbgemm._src.epilogue import ACTIVATIONS, Activation, Epilogue, resolve_activation
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, mixed_dtypes, result_dtype
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import accumulator
@@ -157,47 +157,52 @@ def ragged_dot(
             f"{name}: rhs is {rhs.shape} but group_sizes is {group_sizes.shape}: there must be a size for each of the "
             f"{groups} groups (a group_offset is for part of the groups)"
         )
-    activation_name = known_activation(name, activation, out_dtype)
-    if gated and activation_name is None:
+    epilogue = Epilogue(
+        bias=None if bias is None else "bias",
+        activation=known_activation(name, activation, out_dtype),
+        gated=bool(gated),
+        row_scale=None if row_scale is None else "row_scale",
+    )
+    if gated and epilogue.activation is None:
         raise ValueError(f"{name}: a gated product needs an activation of its gate")
     if gated and n % 2:
         raise ValueError(f"{name}: rhs is {rhs.shape}: gate and up lie side by side, but {n} is odd")
     wide = accumulator(out_dtype)
-    extras: dict[str, jax.Array] = {}
+    of_epilogue: dict[str, jax.Array] = {}
     if bias is not None:
-        extras["bias"] = extra_operand(name, "bias", bias, (groups, n), "(g, 2 n)" if gated else "(g, n)", out_dtype)
+        of_epilogue["bias"] = extra_operand(
+            name, "bias", bias, (groups, n), "(g, 2 n)" if gated else "(g, n)", out_dtype
+        )
     if row_scale is not None:
-        extras["row_scale"] = extra_operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
-    extras |= scales
+        of_epilogue["row_scale"] = extra_operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
+    extras = ({} if second is None else {"second": second.astype(rhs.dtype)}) | scales
     if group_offset is not None:
         extras["group_offset"] = scalar_integer(name, "group_offset", group_offset)
     if rhs_gradient is not None and scales:
         raise ValueError(f"{name}: rhs_gradient is for weights that have a gradient, but rhs is Scaled")
     if rhs_gradient is not None:
         check_sums(name, "rhs_gradient", rhs_gradient, "rhs", rhs.shape, rhs.dtype)
-    if second is not None:
-        extras = {"second": second.astype(rhs.dtype), **extras}
-    operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **extras, **selection}
+    operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **of_epilogue, **extras, **selection}
     refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     ragged = Ragged(
         out_dtype=np.dtype(out_dtype),
         groups=groups,
         transpose_rhs=bool(transpose_rhs),
         halves="none" if second is None else "columns",
+        epilogue=epilogue,
         extras=tuple(extras),
-        activation=activation_name,
-        gated=bool(gated),
         precision=precision,
         hint=canonical_hint(name, group_size_hint, groups),
         implementation=checked_implementation(name, implementation),
     )
     if rhs_gradient is not None:
         rows = composed.selected_rows(lhs, selection["gather"], selection.get("slots")) if selection else lhs
-        return accumulate.product(ragged, rhs_gradient, rows, rhs, group_sizes, *extras.values())
+        return accumulate.product(ragged, rhs_gradient, rows, rhs, group_sizes, *of_epilogue.values(), *extras.values())
     after = None
     if jnp.issubdtype(out_dtype, jnp.complexfloating):
         after = operands.pop("row_scale", None)  # kernels scale rows of real results only; XLA scales complex ones
-    result = bind(list(operands.values()), ragged._replace(extras=tuple(operands)[3:]))
+        ragged = ragged._replace(epilogue=ragged.epilogue._replace(row_scale=None))
+    result = bind(list(operands.values()), ragged._replace(extras=(*extras, *selection)))
     if after is not None:
         known = rows_with_weights(group_sizes, extras.get("group_offset"), m, groups)
         result = jnp.where(known, after, jnp.zeros((), wide))[:, None] * result

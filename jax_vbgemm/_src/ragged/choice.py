@@ -88,7 +88,7 @@ def _reasons(
     pipelined = planned is not None and planned.only_pipelined
     kernel = "cpu" if planned is None else "pipelined" if pipelined else "tiles"
     lacks = why or (planned.why if planned else "the CPU's kernel does not") or "the program may run on another GPU"
-    reasons = {name: lacks for name in ragged.extras if name in composed.FORMS and kernel not in OPERANDS[name].kernels}
+    reasons = {name: lacks for name in ragged.names if name in composed.FORMS and kernel not in OPERANDS[name].kernels}
     if "accumulator" in ragged.extras and pipelined and ragged.out_dtype != np.float32:
         reasons["accumulator"] = "only float32 has accumulators"
     if "gather" in ragged.extras and planned is not None and not planned.gathers:
@@ -96,13 +96,13 @@ def _reasons(
     if ragged.has_scales:
         if not pipelined:
             reasons["scales"] = lacks
-        elif ragged.gated and sizes.rhs_column_blocks not in (None, 1) and sizes.n % SCALED:
+        elif ragged.epilogue.gated and sizes.rhs_column_blocks not in (None, 1) and sizes.n % SCALED:
             reasons["scales"] = f"a block of {SCALED} columns has some of both halves"
-    if ragged.gated and not pipelined:
+    if ragged.epilogue.gated and not pipelined:
         reasons["gates"] = lacks
     if ragged.halves != "none" and not pipelined:
         reasons["halves"] = lacks
-    elif kind is not None and pipelined and not (ragged.contraction or ragged.gated):
+    elif kind is not None and pipelined and not (ragged.contraction or ragged.epilogue.gated):
         half = {"k": sizes.rhs_k, "columns": sizes.rhs_columns}.get(ragged.halves, 0)
         multiple = _core.ragged_half_elements(list(ARITHMETICS).index(kind))
         if half % multiple:
@@ -193,7 +193,7 @@ def _planned(
     """The plan on a GPU, for the typical group, or for the average one where the caller gave no hint."""
     rows = sizes.m // sizes.total_groups if ragged.typical_rows is None else ragged.typical_rows
     product = plan.Product(
-        ragged.contraction, ragged.transpose_rhs, ragged.gated, sizes.m, sizes.k, sizes.columns, ragged.groups,
+        ragged.contraction, ragged.transpose_rhs, ragged.epilogue.gated, sizes.m, sizes.k, sizes.columns, ragged.groups,
         sizes.total_groups, rows,
     )  # fmt: skip
     # An exported program may run on another device than the one for which it is planned.

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.epilogue import activated
+from jax_vbgemm._src.epilogue import Epilogue, activated
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.primitive import SCALED, Ragged, bind
 from jax_vbgemm._src.ragged.reference import finish, mapped, rows_with_weights
@@ -57,7 +57,7 @@ def gated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     scale = extras.pop("row_scale", None)
     both = product([lhs, rhs, group_sizes, *extras.values()], remaining("gates", ragged))
-    value = activated(both.astype(accumulator(ragged.out_dtype)), ragged.activation, halves=True)
+    value = activated(both.astype(accumulator(ragged.out_dtype)), ragged.epilogue.activation, halves=True)
     if scale is None:
         return value.astype(ragged.out_dtype)  # rows without weights are zero: their `up` is
     return _scaled(value, scale, lhs, group_sizes, extras, ragged)
@@ -151,7 +151,7 @@ def remaining(part: str, ragged: Ragged) -> Ragged:
         case "gather":
             return ragged.without("gather", "slots")
         case "gates":
-            return ragged.without("row_scale")._replace(activation=None, gated=False)
+            return ragged._replace(epilogue=ragged.epilogue._replace(activation=None, gated=False, row_scale=None))
         case "scales":
             wide = ragged.without("lhs_scale", "rhs_scale")._replace(out_dtype=np.dtype(np.float32))
             return wide._replace(transpose_rhs=False) if ragged.contraction else wide
@@ -160,7 +160,8 @@ def remaining(part: str, ragged: Ragged) -> Ragged:
             dtype = accumulator(ragged.out_dtype) if ragged.halves == "k" else ragged.out_dtype
             return ragged.without("second")._replace(halves="none", out_dtype=dtype)
         case "row_scale":
-            return ragged.without("row_scale")._replace(out_dtype=accumulator(ragged.out_dtype))
+            epilogue = ragged.epilogue._replace(row_scale=None)
+            return ragged._replace(epilogue=epilogue, out_dtype=accumulator(ragged.out_dtype))
     return ragged.without(part)
 
 
@@ -174,4 +175,4 @@ def _scaled(
 ) -> jax.Array:
     known = rows_with_weights(group_sizes, extras.get("group_offset"), lhs.shape[-2], ragged.groups)
     scale, known = (jnp.broadcast_to(x, value.shape[:-1]) for x in (scale, known))
-    return finish(value, {"row_scale": scale}, None, known, ragged.out_dtype)
+    return finish(value, Epilogue(row_scale="row_scale"), {"row_scale": scale}, known, ragged.out_dtype)

@@ -12,6 +12,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from jax_vbgemm import _core
+from jax_vbgemm._src.epilogue import Epilogue
 from jax_vbgemm._src.util import compat
 
 Shape = tuple[Any, ...]
@@ -26,11 +27,6 @@ class Operand(NamedTuple):
     kernels: tuple[str, ...]
     rows: tuple[str, ...] | None
     contraction: tuple[str, ...] | None
-
-    @property
-    def is_of_epilogue(self) -> bool:
-        """Whether values of the operand are applied to the sums of ragged rows."""
-        return self.name in ("bias", "row_scale")
 
 
 *_OPERANDS, RESULT = (Operand(*row) for row in _core.ragged_operands())
@@ -57,9 +53,9 @@ SCALED: int = _core.RAGGED_SCALED
 class Ragged(NamedTuple):
     """The static description of a call. (...) are batch dimensions, which broadcast among all operands.
 
-    Operands: lhs, rhs and group_sizes, int32 or int64; then those that `extras` names, in any order. `OPERANDS` has
-    their shapes and types. With `transpose_rhs`, rhs is (..., groups, columns, k). A `contraction` is added to its
-    accumulator.
+    Operands: lhs, rhs and group_sizes, int32 or int64; then those of the epilogue, whose keys are names, and those that
+    `extras` names, in any order. `OPERANDS` has their shapes and types. With `transpose_rhs`, rhs is (..., groups,
+    columns, k). A `contraction` is added to its accumulator.
 
     With gather, lhs is (..., rows, k), and row gather[i] of it, which must exist, takes the place of row i. Only the
     gradient of lhs uses slots (..., rows, terms), the inverse selection: which rows of the product each row becomes.
@@ -68,8 +64,8 @@ class Ragged(NamedTuple):
     rhs), or for all of them. A contraction with scales has `transpose_rhs`: then lhs and rhs are (columns, rows), their
     scales (blocks of columns, blocks of rows), and each group's size counts as rounded up to a multiple of SCALED.
 
-    A `gated` product has 2 n columns, and its result before it is scaled is activation(gate) up, where gate and up are
-    both halves of the sums; it has an activation and is no contraction.
+    The epilogue is that of ragged rows; a contraction has none. Its bias is that of the row's group. A gated product
+    has 2 n columns, and an activation.
 
     With `halves` of columns or k, rhs and second are two arrays of equal shape that stand for one of twice the size:
     weights that are stored apart take part in one product, as do their gradients.
@@ -83,16 +79,15 @@ class Ragged(NamedTuple):
     contraction: bool = False
     transpose_rhs: bool = False
     halves: str = HALVES[0]
+    epilogue: Epilogue = Epilogue()
     extras: tuple[str, ...] = ()
-    activation: str | None = None
-    gated: bool = False
     precision: Any = None
     hint: int | tuple[int, ...] | None = None
     implementation: str | None = None
 
     @property
     def has_epilogue(self) -> bool:
-        return self.activation is not None or any(OPERANDS[name].is_of_epilogue for name in self.extras)
+        return self.epilogue != Epilogue()
 
     @property
     def has_scales(self) -> bool:
@@ -107,7 +102,7 @@ class Ragged(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """The operands, in order."""
-        return (*REQUIRED, *self.extras)
+        return (*REQUIRED, *self.epilogue.operands(), *self.extras)
 
     def core(self, operand: Operand) -> tuple[str, ...]:
         """The shape of an operand, or of the result, without its batch dimensions, by the names of its sizes."""
@@ -126,14 +121,14 @@ class Ragged(NamedTuple):
         return self._replace(extras=tuple(name for name in self.extras if name not in names))
 
     def split(self, operands: Sequence[Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
-        """lhs, rhs, group_sizes, and the extras by name."""
+        """lhs, rhs, group_sizes, and the other operands by name."""
         lhs, rhs, group_sizes, *rest = operands
-        return lhs, rhs, group_sizes, dict(zip(self.extras, rest, strict=True))
+        return lhs, rhs, group_sizes, dict(zip(self.names[len(REQUIRED) :], rest, strict=True))
 
     def without_epilogue(self, out_dtype: Any, extras: dict[str, Any]) -> tuple[Ragged, list[Any]]:
-        """The same product without its epilogue, in a dtype, and the extras that it still has."""
+        """The same product without its epilogue, in a dtype, and the extras that it still has, of those by name."""
         kept = [name for name in self.extras if name in ("second", "group_offset")]
-        plain = self._replace(out_dtype=out_dtype, extras=tuple(kept), activation=None, gated=False)
+        plain = self._replace(out_dtype=out_dtype, epilogue=Epilogue(), extras=tuple(kept))
         return plain, [extras[name] for name in kept]
 
 
@@ -182,7 +177,7 @@ def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> RaggedSizes:
         lhs_rows=lhs_rows,
         m=of["gather"][-1] if "gather" in of else lhs_rows,
         k=k,
-        n=columns // 2 if ragged.gated else columns,
+        n=columns // 2 if ragged.epilogue.gated else columns,
         columns=columns,
         groups=ragged.groups,
         total_groups=of["group_sizes"][-1],

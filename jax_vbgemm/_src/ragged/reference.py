@@ -67,16 +67,13 @@ def rows_with_weights(group_sizes: jax.Array, group_offset: jax.Array | None, m:
 
 
 def finish(
-    total: jax.Array, extras: Mapping[str, jax.Array], activation: str | None, valid: jax.Array, dtype: Any, *,
-    gated: bool = False,
-) -> jax.Array:  # fmt: skip
-    """row_scale activation(total), or that of the gated product of total's halves, and zeros in rows without weights;
-    computed in total's dtype."""
-    epilogue, operands = Epilogue(activation=activation, gated=gated), []
-    if "row_scale" in extras:
-        row_scale = extras["row_scale"]
-        epilogue = epilogue._replace(row_scale=0)
-        operands = [jnp.where(valid, row_scale, jnp.zeros((), row_scale.dtype))]
+    total: jax.Array, epilogue: Epilogue, operands: Mapping[str, jax.Array], valid: jax.Array, dtype: Any
+) -> jax.Array:
+    """The result of a sum in `dtype`, computed in total's dtype, and zeros in rows without weights. The bias is given
+    for each row."""
+    if epilogue.row_scale is not None:
+        row_scale = operands[epilogue.row_scale]
+        operands = {**operands, epilogue.row_scale: jnp.where(valid, row_scale, jnp.zeros((), row_scale.dtype))}
     value = finished(total, epilogue, operands, total.dtype)
     return jnp.where(valid[..., None], value, jnp.zeros((), value.dtype)).astype(dtype)
 
@@ -213,9 +210,9 @@ def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
     slot = (tiles.end - tiles.of_group)[group] * size + row - rows.begin[group]
     total = total.reshape(-1, total.shape[-1]).at[slot].get(mode="clip")
     if "bias" in extras:
-        total = total + extras["bias"][group].astype(total.dtype)
+        extras["bias"] = extras["bias"][group]
     valid = (row >= rows.begin[group]) & (row < rows.end[group])
-    return finish(total, extras, ragged.activation, valid, ragged.out_dtype)
+    return finish(total, ragged.epilogue, extras, valid, ragged.out_dtype)
 
 
 def _contraction(ragged: Ragged, *operands: jax.Array) -> jax.Array:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad, batching
 
+from jax_vbgemm._src.epilogue import Epilogue
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.transpose import sum_broadcast
 from jax_vbgemm._src.ragged import composed
@@ -42,7 +43,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         return _jvp_of(composed.halved, primals, tangents, ragged)
     if ragged.has_scales:
         return _jvp_of(composed.widened, primals, tangents, ragged)
-    if ragged.gated:  # a derivative needs both halves of the sums, which the kernel of a gated product does not store
+    epilogue = ragged.epilogue
+    if epilogue.gated:  # a derivative needs both halves of the sums, which the kernel of a gated product does not store
         return _jvp_of(composed.gated, primals, tangents, ragged)
     lhs, rhs, group_sizes, extras = ragged.split(primals)
     d_lhs, d_rhs, _, d_extras = ragged.split(tangents)
@@ -72,7 +74,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
     # The derivative can be computed from the result, without the sum before the epilogue, where the epilogue is linear
     # in the sum or is relu without a scale. A scaled result does not tell where relu has a slope: it may have been
     # rounded to 0, in float16 above all, or be 0 times infinity.
-    if not _is_nonzero(d_scale) and (ragged.activation is None or (ragged.activation == "relu" and scale is None)):
+    after_bias = epilogue._replace(bias=None)
+    if not _is_nonzero(d_scale) and (epilogue.activation is None or (epilogue.activation == "relu" and scale is None)):
         value = bind(primals, ragged)
         if not parts:
             return value, _sum(parts, value)
@@ -80,15 +83,15 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         if scale is not None:
             # The tangent of a row without weights is 0, even if its row_scale holds NaN.
             known = known_rows(group_sizes, extras, lhs, ragged)
-            tangent = finish(tangent.astype(scale.dtype), extras, None, known, ragged.out_dtype)
-        if ragged.activation == "relu":
+            tangent = finish(tangent.astype(scale.dtype), after_bias, extras, known, ragged.out_dtype)
+        if epilogue.activation == "relu":
             tangent = jnp.where(value > 0, tangent, jnp.zeros((), tangent.dtype))
         return value, tangent
 
     wide = accumulator(ragged.out_dtype)
     unfinished, with_bias = plain._replace(out_dtype=wide), list(kept)
     if "bias" in extras:
-        unfinished = unfinished._replace(extras=("bias", *plain.extras))
+        unfinished = unfinished._replace(epilogue=Epilogue(bias="bias"))
         with_bias = [extras["bias"].astype(wide), *kept]
     total = bind([lhs, rhs, group_sizes, *with_bias], unfinished)
     known = known_rows(group_sizes, extras, lhs, ragged)
@@ -99,7 +102,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         moving["row_scale"] = scale, d_scale
 
     def finished(moved: dict[str, Any]) -> jax.Array:
-        return finish(moved.get("total", total), {**extras, **moved}, ragged.activation, known, ragged.out_dtype)
+        return finish(moved.get("total", total), after_bias, {**extras, **moved}, known, ragged.out_dtype)
 
     if not moving:
         value = finished({})
@@ -211,8 +214,8 @@ def _transpose_by_tangent(cotangent: jax.Array, operands: Sequence[Any], ragged:
     """For jax.linear_transpose of a product with an epilogue, gathered rows or an accumulator; derivatives never have
     any of these."""
     linear = [ad.is_undefined_primal(operand) for operand in operands]
-    if ragged.activation is not None or sum(linear) != 1:
-        what = "its activation" if ragged.activation else "more than one operand"
+    if ragged.epilogue.activation is not None or sum(linear) != 1:
+        what = "its activation" if ragged.epilogue.activation else "more than one operand"
         raise NotImplementedError(f"jax_vbgemm: ragged_dot is not linear in {what}: it cannot be transposed")
     index = linear.index(True)
     aval = operands[index].aval
