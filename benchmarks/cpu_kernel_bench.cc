@@ -7,7 +7,7 @@
 //   cpu_kernel_bench file F [dtype] [layout]   GFLOP/s of a workload file ("M N K" a line) with each CPU tile, and GB/s beside those of a
 //                                              triad over as many bytes; layout nn, nt, tn, tt
 //
-// Build without CMake, as tests/test_cpu_kernel.py does it, also with -fsanitize=address,undefined or thread. Where it is x86-64:
+// Build without CMake, as tests/native/test_cpu_kernel.py does it, also with -fsanitize=address,undefined or thread. Where it is x86-64:
 //
 //   F="g++ -std=c++17 -O3 -fno-math-errno -Wall -Wextra -pthread -Icsrc -Itests/native" X="-mavx2 -mfma -mf16c"
 //   $F $X -c csrc/cpu/kernels_avx2.cc

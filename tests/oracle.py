@@ -11,7 +11,7 @@ from jax.test_util import check_grads as check_grads_of
 from jax_vbgemm._src.native.arithmetic import DTYPES as TABLE
 from jax_vbgemm._src.native.arithmetic import OPERANDS
 
-# The dtypes of all tests of values; dtypes of one byte have separate tests (test_short_types.py).
+# The dtypes of all tests of values; dtypes of one byte have separate tests (matmul/test_short_types.py).
 DTYPES = tuple(dtype for dtype in OPERANDS if TABLE[dtype].bytes > 1)
 
 

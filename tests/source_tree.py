@@ -18,14 +18,14 @@ _READERS = {
         "benchmarks",
         "emulation",
         "examples",
+        "native",
+        "packaging/test_build.py",
+        "packaging/test_wheels.py",
         "planner/test_prediction.py",
         "planner/test_single_dots.py",
-        "test_build.py",
-        "test_cpu_kernel.py",
         "test_docs.py",
-        "test_product_loops.py",
         "test_readme.py",
-        "test_wheels.py",
+        "tools/test_product_loops.py",
     )
 }
 

@@ -39,6 +39,20 @@ def test_cited_decisions_exist():
     assert not missing
 
 
+def test_every_room_has_a_row_of_tests():
+    """The table of the building page: each room, and each folder of tests, and none that is not there."""
+    root, page = DOCS.parent, (DOCS / "internals" / "building.md").read_text()
+    _, _, table = page.partition("| change in | tests that see it |\n")
+    rows = [line.split("|")[1:3] for line in table.partition("\n\n")[0].splitlines()[1:]]
+    rooms, seen = ({name.split()[0] for row in rows for name in re.findall(r"`([^`]+)`", row[i])} for i in (0, 1))
+    source = root / "jax_vbgemm" / "_src"
+    assert {path.name for path in source.iterdir() if path.is_dir() and (path / "__init__.py").exists()} <= rooms
+    missing = [name for name in rooms if not any(list(folder.glob(name)) for folder in (source, root))]
+    assert missing == []
+    folders = {path.name for path in (root / "tests").iterdir() if path.is_dir() and list(path.glob("test_*.py"))}
+    assert {name.split("/")[0] for name in seen} - {"test_docs.py", "test_readme.py"} == folders
+
+
 MODULES = [
     "jax_vbgemm",
     "jax_vbgemm.blocksparse",

@@ -12,7 +12,7 @@ import pytest
 from compiled import Compiled
 from slow_cases import slow_except
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CPU = ROOT / "csrc" / "cpu"
 INCLUDES = (f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'tests' / 'native'}")
 DRIVER = ROOT / "benchmarks" / "cpu_kernel_bench.cc"

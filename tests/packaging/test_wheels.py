@@ -11,7 +11,7 @@ import pytest
 from jax_vbgemm import _core
 from jax_vbgemm._src.native.version import __version__
 
-SCRIPT = Path(__file__).parents[1] / "tools" / "wheels.py"
+SCRIPT = Path(__file__).parents[2] / "tools" / "wheels.py"
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_why_no_device_is_seen(versions, text):
 
 
 def test_versions_agree():
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["version"] == __version__
     for major in plugins.CUDA_MAJORS:
         assert f"jax-vbgemm-cuda{major}=={__version__}" in project["optional-dependencies"][f"cuda{major}"]
