@@ -3,7 +3,7 @@
 \b
   one_device       vb.moe.expert_mlp with all tokens and experts
   expert_mlp       vb.moe.expert_mlp(mesh_axis=): tokens are gathered, and contributions of the experts added up
-  expert_parallel  vb.moe.dispatch, vb.expert_parallel and vb.moe.combine: rows are gathered, one for each choice
+  expert_parallel  vb.moe.dispatch, vb.moe.expert_parallel and vb.moe.combine: rows are gathered, one for each choice
 
 Calls follow each other without waiting; medians of five rounds. `error` is the largest difference from one device of a
 result or a gradient, over its largest entry.
@@ -66,7 +66,7 @@ def rows_exchanged(x: Any, gate_up: Any, down: Any, logits: Any, *, k: int) -> j
         return vb.ragged_dot(vb.moe.gated_dot(rows, gate_up, sizes), down, sizes)
 
     rows = vb.moe.dispatch(x, routing)
-    return vb.moe.combine(vb.expert_parallel(experts, rows, routing.group_sizes, mesh_axis=AXIS), routing)
+    return vb.moe.combine(vb.moe.expert_parallel(experts, rows, routing.group_sizes, mesh_axis=AXIS), routing)
 
 
 def with_backward(function: Callable[..., jax.Array]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from jax_vbgemm._src.native import installation as _installation  # noqa: F401  
 from jax_vbgemm import blocksparse, irreps, moe
 from jax_vbgemm._src.epilogue import ACTIVATIONS
 from jax_vbgemm._src.grouping import group
-from jax_vbgemm._src.many_devices.expert_parallel import expert_parallel
+from jax_vbgemm._src.many_devices.expert_parallel import expert_parallel as expert_parallel  # now moe.expert_parallel
 from jax_vbgemm._src.matmul import lowering as _lowering  # noqa: F401  (registers the primitive's rules and lowerings)
 from jax_vbgemm._src.matmul import rules as _rules  # noqa: F401
 from jax_vbgemm._src.matmul.api import batched_gemm, batched_matmul, batched_matmul_sum, plan
@@ -62,7 +62,6 @@ __all__ = [
     "batched_matmul",
     "batched_matmul_sum",
     "blocksparse",
-    "expert_parallel",
     "group",
     "irreps",
     "moe",

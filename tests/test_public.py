@@ -72,20 +72,24 @@ def test_dir_shows_no_internal_module(name):
     assert shown == set(found.__all__)
 
 
+def test_an_old_name_stays_for_one_release():
+    assert jax_vbgemm.expert_parallel is jax_vbgemm.moe.expert_parallel
+
+
 FUNCTIONS = [
     (name, public)
     for name, names in {
         "jax_vbgemm": (
             "autotune", "available_backends", "batched_gemm", "batched_gram", "batched_matmul", "batched_matmul_sum",
-            "expert_parallel", "group", "newton_schulz", "pack", "plan", "quantize", "ragged_dot", "ragged_dot_general",
-            "ragged_matmul", "target",
+            "group", "newton_schulz", "pack", "plan", "quantize", "ragged_dot", "ragged_dot_general", "ragged_matmul",
+            "target",
         ),
         "jax_vbgemm.blocksparse": ("tensordot",),
         "jax_vbgemm.flax.linen": ("batched_linear",),
         "jax_vbgemm.flax.nnx": ("batched_linear",),
         "jax_vbgemm.moe": (
-            "balanced_bias", "clamped_swiglu", "combine", "dispatch", "expert_mlp", "gated_dot", "load_balance_loss",
-            "quantize_experts", "route", "router_z_loss",
+            "balanced_bias", "clamped_swiglu", "combine", "dispatch", "expert_mlp", "expert_parallel", "gated_dot",
+            "load_balance_loss", "quantize_experts", "route", "router_z_loss",
         ),
         "jax_vbgemm.optax": (
             "add_cautious_decayed_weights", "apply_updates", "muon", "orthogonalize", "pack_state", "pack_tree",

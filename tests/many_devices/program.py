@@ -33,7 +33,7 @@ def numbers(*shape):
 
 
 def experts(lhs, rhs, sizes):
-    return vb.expert_parallel(lambda rows, sizes: vb.ragged_dot(rows, rhs, sizes), lhs, sizes, mesh_axis="x")
+    return vb.moe.expert_parallel(lambda rows, sizes: vb.ragged_dot(rows, rhs, sizes), lhs, sizes, mesh_axis="x")
 
 
 matrices = [numbers(12, 40), numbers(37, 9), numbers(5, 6, 10)]

@@ -59,7 +59,7 @@ def one_device(lhs, rhs, sizes, product=two_products):
 
 def spread(product, devices, axis="x", **options):
     def on_device(lhs, rhs, sizes):
-        return vb.expert_parallel(lambda rows, sizes: product(rows, rhs, sizes), lhs, sizes, mesh_axis=axis)
+        return vb.moe.expert_parallel(lambda rows, sizes: product(rows, rhs, sizes), lhs, sizes, mesh_axis=axis)
 
     return jax.jit(jax.shard_map(on_device, mesh=devices, in_specs=P(axis), out_specs=P(axis), **options))
 
@@ -139,7 +139,7 @@ def test_a_second_axis(divided, check_vma):
 
     def on_device(lhs, up, down, sizes):
         function = lambda rows, sizes: layer(rows, up, down, sizes)  # noqa: E731
-        result = vb.expert_parallel(function, lhs, sizes, mesh_axis="x")
+        result = vb.moe.expert_parallel(function, lhs, sizes, mesh_axis="x")
         return jax.lax.psum(result, "y") if divided == "weights" else result
 
     ours = jax.shard_map(
@@ -156,7 +156,7 @@ def test_a_second_axis(divided, check_vma):
 def test_rows_that_vary_over_a_second_axis_by_type_alone():
     def on_device(lhs, rhs, sizes):
         lhs, sizes = (jax.lax.pcast(x, "y", to="varying") for x in (lhs, sizes))
-        result = vb.expert_parallel(lambda rows, sizes: two_products(rows, rhs, sizes), lhs, sizes, mesh_axis="x")
+        result = vb.moe.expert_parallel(lambda rows, sizes: two_products(rows, rhs, sizes), lhs, sizes, mesh_axis="x")
         return jax.lax.pmean(result, "y")
 
     ours = jax.shard_map(on_device, mesh=mesh(2, 2), in_specs=P("x"), out_specs=P("x"))
@@ -258,7 +258,7 @@ def test_what_is_wrong_is_named():
     lhs, sizes = jnp.ones((4, 2)), jnp.ones(6, jnp.int32)
 
     def run(lhs=lhs, sizes=sizes, axis="x", function=lambda rows, sizes: rows):
-        call = functools.partial(vb.expert_parallel, function, mesh_axis=axis)
+        call = functools.partial(vb.moe.expert_parallel, function, mesh_axis=axis)
         jax.jit(jax.shard_map(call, mesh=mesh(4), in_specs=P(), out_specs=P("x")))(lhs, sizes)
 
     with pytest.raises(
@@ -277,4 +277,4 @@ def test_what_is_wrong_is_named():
     with pytest.raises(ValueError, match=r"function returned \(3, 2\) for rows \(16, 2\)"):
         run(sizes=eight, function=lambda rows, sizes: rows[:3])
     with jax.set_mesh(mesh(4)), pytest.raises(ValueError, match=r"there is no enclosing shard_map over it"):
-        vb.expert_parallel(lambda rows, sizes: rows, lhs, eight, mesh_axis="x")
+        vb.moe.expert_parallel(lambda rows, sizes: rows, lhs, eight, mesh_axis="x")

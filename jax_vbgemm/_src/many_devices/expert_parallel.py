@@ -59,7 +59,7 @@ def expert_parallel(
       ...     def product(rows, sizes):
       ...         return vb.ragged_dot(rows, rhs, sizes)
       ...
-      ...     return vb.expert_parallel(product, lhs, sizes, mesh_axis="expert")
+      ...     return vb.moe.expert_parallel(product, lhs, sizes, mesh_axis="expert")
       >>> spread = jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=P("expert"), out_specs=P("expert")))
       >>> spread(jnp.ones((3, 2)), jnp.stack([jnp.eye(2), 10 * jnp.eye(2)]), jnp.array([2, 1])).tolist()
       [[1.0, 1.0], [1.0, 1.0], [10.0, 10.0]]
