@@ -44,7 +44,7 @@ CHANGES = (
         "constexpr Held held_by(",
         """constexpr bool holds(Kernel kernel, const TileShape& tile) {
   if (kernel_of(tile) == kernel) return true;
-  if (tile.owned != Owned::piece || tile.tensor || is_far_longer(tile)) return false;
+  if (tile.partition != ThreadPartition::tile || tile.tensor || is_far_longer(tile)) return false;
   if (kernel == Kernel::t256_light) return tile.threads == 128 && tile.m * tile.n <= 32 * 32;
   return threads_of(kernel) == tile.threads && (kernel == Kernel::t256_heavy || kernel == Kernel::t128_full);
 }

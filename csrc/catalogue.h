@@ -22,12 +22,12 @@ inline constexpr uint32_t ALL_DTYPES = all_dtypes(), ALL_BYTES = all_of_bytes(1)
 inline constexpr uint32_t ALL_WIDER = ALL_DTYPES & ~ALL_BYTES, ALL_REAL = F32 | F64 | BF16 | F16;
 inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // of them a vendor builds its own: gpu/vendor_tiles.h
 
-// What one thread of a thread block (on tensor cores one warp) owns. piece: a rectangle of the tile. rows: whole rows of the tile
-// (gpu/simt/row_tile.h). steps: steps of the whole thread block's K, shared with a few other threads (gpu/simt/deep_tile.h). steps_of_rows:
-// steps of the K of its warp's rows (gpu/simt/dot_tile.h, gpu/tensor/tensor_dot_tile.h). rows_of_warpgroup: the warps of a warpgroup own 64
-// rows together, and another warpgroup copies the operands (gpu/sm90/block.h).
-enum class Owned : int32_t { piece, rows, steps, steps_of_rows, rows_of_warpgroup };
-inline constexpr const char* kOwnedNames[] = {"piece", "rows", "steps", "steps_of_rows", "rows_of_warpgroup"};
+// How a tile is divided among its threads, on tensor cores among its warps. tile: each computes a rectangle of it, in all steps of K. rows:
+// each computes whole rows (gpu/simt/row_tile.h). sliced_k: a few threads compute the same elements, each in its own steps of K
+// (gpu/simt/deep_tile.h). warp_sliced_k: the lanes of a warp compute the same rows, each in its own steps of K (gpu/simt/dot_tile.h,
+// gpu/tensor/tensor_dot_tile.h). warpgroup_rows: a warpgroup computes 64 rows, and another one copies the operands (gpu/sm90/block.h).
+enum class ThreadPartition : int32_t { tile, rows, sliced_k, warp_sliced_k, warpgroup_rows };
+inline constexpr const char* kThreadPartitionNames[] = {"tile", "rows", "sliced_k", "warp_sliced_k", "warpgroup_rows"};
 
 // The GPUs for which a tile's kernel is written. hopper: compute capability 9.0 alone.
 enum class Gpus : int32_t { all, nvidia, hopper };
@@ -39,7 +39,7 @@ struct TileShape {
   int32_t threads;  // in a thread block; 1 for a CPU tile
   uint32_t kinds;   // bit set of the arithmetics that the tile is built for
   bool tensor;      // runs on tensor cores (on AMD, matrix cores)
-  Owned owned;
+  ThreadPartition partition;
   Gpus gpus;
 
   constexpr bool built_for(Kind kind) const { return kinds >> static_cast<int>(kind) & 1; }
@@ -47,15 +47,16 @@ struct TileShape {
 };
 
 inline constexpr TileShape kTiles[] = {
-#define GPU_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::piece, Gpus::all},
-#define ROW_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::rows, Gpus::all},
-#define DEEP_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::steps, Gpus::all},
-#define DOT_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::steps_of_rows, Gpus::nvidia},
-#define TENSOR_TILE(name, m, n, k, threads, kinds, gpus) {name, m, n, k, threads, kinds, true, Owned::piece, Gpus::gpus},
-#define TENSOR_ROW_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::rows, Gpus::nvidia},
-#define TENSOR_DOT_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::steps_of_rows, Gpus::nvidia},
-#define PIPELINED_TILE(name, m, n, k, threads, kinds, gpus) {name, m, n, k, threads, kinds, true, Owned::rows_of_warpgroup, Gpus::gpus},
-#define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes, false, Owned::piece, Gpus::all},
+#define GPU_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, ThreadPartition::tile, Gpus::all},
+#define ROW_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, ThreadPartition::rows, Gpus::all},
+#define DEEP_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, ThreadPartition::sliced_k, Gpus::all},
+#define DOT_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, ThreadPartition::warp_sliced_k, Gpus::nvidia},
+#define TENSOR_TILE(name, m, n, k, threads, kinds, gpus) {name, m, n, k, threads, kinds, true, ThreadPartition::tile, Gpus::gpus},
+#define TENSOR_ROW_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, ThreadPartition::rows, Gpus::nvidia},
+#define TENSOR_DOT_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, ThreadPartition::warp_sliced_k, Gpus::nvidia},
+#define PIPELINED_TILE(name, m, n, k, threads, kinds, gpus) \
+  {name, m, n, k, threads, kinds, true, ThreadPartition::warpgroup_rows, Gpus::gpus},
+#define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes, false, ThreadPartition::tile, Gpus::all},
 #include "tiles.def"
 #undef GPU_TILE
 #undef ROW_TILE
@@ -128,7 +129,7 @@ constexpr int shorter_side(const TileShape& tile) { return tile.m < tile.n ? til
 
 // Whether a tile can also store the transpose of what it computes, as its mirror image in a symmetric C.
 constexpr bool stores_mirrored(const TileShape& tile) {
-  return tile.tensor && tile.owned != Owned::rows && tile.owned != Owned::rows_of_warpgroup;
+  return tile.tensor && tile.partition != ThreadPartition::rows && tile.partition != ThreadPartition::warpgroup_rows;
 }
 
 // Whether a row tile (column tile) has so few rows (columns) that each thread owns one.
@@ -136,16 +137,16 @@ constexpr bool is_short(const TileShape& tile) { return tile.m < 256 && tile.n <
 
 constexpr Kernel kernel_of(const TileShape& tile) {
   const int accumulators = tile.m * tile.n / tile.threads;
-  if (tile.owned == Owned::rows_of_warpgroup) return pipelined_kernel(tile.gpus);
-  if (tile.owned == Owned::steps_of_rows) return tile.tensor ? Kernel::m256_dots : Kernel::t256_dots;
-  if (tile.owned == Owned::rows) {
+  if (tile.partition == ThreadPartition::warpgroup_rows) return pipelined_kernel(tile.gpus);
+  if (tile.partition == ThreadPartition::warp_sliced_k) return tile.tensor ? Kernel::m256_dots : Kernel::t256_dots;
+  if (tile.partition == ThreadPartition::rows) {
     const bool wide = shorter_side(tile) > 16;
     return tile.tensor ? (wide ? Kernel::m128_wide_rows : Kernel::m128_rows) : wide ? Kernel::t128_wide_rows : Kernel::t128_rows;
   }
   if (tile.tensor && tile.threads == 256) return accumulators > 64 ? Kernel::m256_full : Kernel::m256_heavy;
   // Long tiles have a kernel of their own because compiling one takes more than in proportion to its tiles (docs/design/build.md, U3).
   if (tile.tensor) return accumulators > 32 ? Kernel::m128_heavy : is_far_longer(tile) ? Kernel::m128_long : Kernel::m128_light;
-  if (tile.owned == Owned::steps) return Kernel::t128_deep;
+  if (tile.partition == ThreadPartition::sliced_k) return Kernel::t128_deep;
   if (tile.threads == 128 && accumulators <= 32 && (is_far_longer(tile) || accumulators > 16)) return Kernel::t128_medium;
   if (tile.threads == 256) return accumulators > 16 ? Kernel::t256_heavy : Kernel::t256_light;
   return accumulators > 64 ? Kernel::t128_full : accumulators > 16 ? Kernel::t128_heavy : Kernel::t128_light;
@@ -166,7 +167,7 @@ constexpr int64_t catalogue_hash() {
   for (const TileShape& tile : kTiles) {
     for (char c : std::string_view(tile.name)) mix(static_cast<unsigned char>(c));
     for (int32_t value : {tile.m, tile.n, tile.k, tile.threads, static_cast<int32_t>(tile.kinds), static_cast<int32_t>(tile.tensor),
-                          static_cast<int32_t>(tile.owned)})
+                          static_cast<int32_t>(tile.partition)})
       mix(static_cast<uint32_t>(value));
   }
   return static_cast<int64_t>(hash);

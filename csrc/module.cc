@@ -35,7 +35,7 @@ nb::list Tiles() {
     k_steps["cuda"] = KSteps(tile, /*cdna=*/false);
     k_steps["rocm"] = KSteps(tile, /*cdna=*/true);
     tiles.append(nb::make_tuple(tile.name, tile.m, tile.n, tile.k, tile.threads, nb::tuple(kinds), kernel, tile.tensor,
-                                vbgemm::kOwnedNames[static_cast<int>(tile.owned)], vbgemm::stores_mirrored(tile),
+                                vbgemm::kThreadPartitionNames[static_cast<int>(tile.partition)], vbgemm::stores_mirrored(tile),
                                 vbgemm::is_far_longer(tile), k_steps));
   }
   return tiles;

@@ -20,10 +20,10 @@ constexpr bool has_code(const TileShape& tile, Kind kind, bool cdna) {
 // CDNA ordinary tiles take half of that, the largest a quarter (gpu/arch/machine.h), and matrix cores four 16-byte vectors of each row. Row
 // tiles hold as many steps of B in shared memory, whatever the catalogue says.
 constexpr int k_step(const TileShape& tile, int bytes, bool cdna) {
-  if (tile.owned == Owned::rows) return cdna ? 32 : bytes == 2 || (tile.tensor && bytes == 4) ? 64 : 48;
+  if (tile.partition == ThreadPartition::rows) return cdna ? 32 : bytes == 2 || (tile.tensor && bytes == 4) ? 64 : 48;
   if (cdna && tile.tensor) return 64 / bytes;
   const bool large = tile.m * tile.n >= 64 * tile.threads;
-  const int step = tile.k * 4 / bytes / (cdna && tile.owned == Owned::piece ? (large ? 4 : 2) : 1);
+  const int step = tile.k * 4 / bytes / (cdna && tile.partition == ThreadPartition::tile ? (large ? 4 : 2) : 1);
   return step > 8 ? step : 8;
 }
 

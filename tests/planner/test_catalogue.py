@@ -47,7 +47,8 @@ def test_the_arithmetics_of_a_platforms_tensor_tiles(platform, absent):
 def test_the_cost_models_step_is_that_of_the_kernel():
     for row in COMPILED_TILES:
         for kind, step in row.k_steps["cuda"].items():
-            if row.owned != "rows":  # which hold as many steps of B as suit the kernel; a step of the model is a part
+            # A tile of whole rows holds as many steps of B as suit the kernel; a step of the model is a part of them.
+            if row.partition != "rows":
                 assert step_depth(np.asarray(row.k), ARITHMETICS[kind].bytes) == step
 
 

@@ -69,7 +69,7 @@ bool takes_tiles(const RaggedCall& call) { return call.plan.tile >= 0 && has_all
 }  // namespace
 
 bool has_ragged_tile(const TileShape& tile, Kind kind) {
-  if (!tile.is_gpu() || tile.owned == Owned::rows_of_warpgroup) return false;
+  if (!tile.is_gpu() || tile.partition == ThreadPartition::warpgroup_rows) return false;
   return has_code(tile, kind, kCdna) || (!tile.tensor && has_code(tile, plain_kind_of(kind), kCdna));  // as find_kernel chooses
 }
 

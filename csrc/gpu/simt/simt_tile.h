@@ -111,12 +111,12 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
 // The division of a tile, chosen by what its threads own. Called for its return type only.
 template <class T, int kRow>
 constexpr auto cut_of() {
-  constexpr Owned kOwned = kTiles[kRow].owned;
-  if constexpr (kOwned == Owned::rows) {
+  constexpr ThreadPartition kPartition = kTiles[kRow].partition;
+  if constexpr (kPartition == ThreadPartition::rows) {
     return RowCut<T, kRow>();
-  } else if constexpr (kOwned == Owned::steps) {
+  } else if constexpr (kPartition == ThreadPartition::sliced_k) {
     return DeepCut<T, kRow>();
-  } else if constexpr (kOwned == Owned::steps_of_rows) {
+  } else if constexpr (kPartition == ThreadPartition::warp_sliced_k) {
     return DotCut<T, kRow>();
   } else {
     return TileCut<T, kRow>();
@@ -135,11 +135,11 @@ struct SimtFamily {
 
   template <class Cut>
   __device__ static void multiply(const TilePlace<T>& place, T* shared) {
-    if constexpr (Cut::kShape.owned == Owned::rows) {
+    if constexpr (Cut::kShape.partition == ThreadPartition::rows) {
       multiply_rows<Cut, RowProducts<Cut, T>>(place, shared);
-    } else if constexpr (Cut::kShape.owned == Owned::steps) {
+    } else if constexpr (Cut::kShape.partition == ThreadPartition::sliced_k) {
       multiply_deep<Cut>(place, shared);
-    } else if constexpr (Cut::kShape.owned == Owned::steps_of_rows) {
+    } else if constexpr (Cut::kShape.partition == ThreadPartition::warp_sliced_k) {
       multiply_dots<Cut>(place, shared);
     } else {
       multiply_tile<Cut, RightOf<kKind>>(place, shared);

@@ -104,9 +104,9 @@ struct TensorFamily {
   // The division of a tile, chosen by what its warps own. Called for its return type only.
   template <int kRow>
   static constexpr auto cut_of() {
-    if constexpr (kTiles[kRow].owned == Owned::rows) {
+    if constexpr (kTiles[kRow].partition == ThreadPartition::rows) {
       return TensorRowCut<kKind, kRow>();
-    } else if constexpr (kTiles[kRow].owned == Owned::steps_of_rows) {
+    } else if constexpr (kTiles[kRow].partition == ThreadPartition::warp_sliced_k) {
       return TensorDotCut<kKind, kRow>();
     } else {
       return TensorCut<kKind, kRow>();
@@ -119,9 +119,9 @@ struct TensorFamily {
 
   template <class Cut>
   __device__ __forceinline__ static void multiply(const TilePlace<Element>& place, Element* shared) {
-    if constexpr (Cut::kShape.owned == Owned::rows) {
+    if constexpr (Cut::kShape.partition == ThreadPartition::rows) {
       multiply_rows<Cut, TensorRowProducts<Cut, Element>>(place, shared);
-    } else if constexpr (Cut::kShape.owned == Owned::steps_of_rows) {
+    } else if constexpr (Cut::kShape.partition == ThreadPartition::warp_sliced_k) {
       multiply_tensor_dots<Cut>(place, shared);
     } else {
       multiply_tile<Cut>(place, shared);

@@ -11,13 +11,13 @@ namespace vbgemm {
 // Whether two rows of the catalogue share one code variant. Row tiles (and column tiles) do, if their shorter sides are equal and both or
 // neither are short.
 constexpr bool share_code(const TileShape& tile, const TileShape& other) {
-  const bool whole_rows = tile.owned == Owned::rows && other.owned == Owned::rows;
+  const bool whole_rows = tile.partition == ThreadPartition::rows && other.partition == ThreadPartition::rows;
   return whole_rows && shorter_side(tile) == shorter_side(other) && is_short(tile) == is_short(other);
 }
 
 // A catalogue row's tile size and code in one number, so that looking it up selects one value among a kernel's rows and not four.
 constexpr uint32_t packed_extent(const TileShape& shape, int code) {
-  const uint32_t transposed = shape.owned == Owned::rows && shape.n > shape.m;
+  const uint32_t transposed = shape.partition == ThreadPartition::rows && shape.n > shape.m;
   return shape.m | shape.n << 12 | code << 24 | transposed << 31;
 }
 

@@ -21,7 +21,7 @@ class CompiledTile(NamedTuple):
     kinds: tuple[str, ...]  # the arithmetics that the catalogue lists
     kernel: str  # that holds the tile; "cpu" for a CPU tile
     tensor: bool  # on tensor cores, or on AMD's matrix cores
-    owned: str  # what a thread (on tensor cores, a warp) owns: Owned in csrc/catalogue.h
+    partition: str  # how the tile is divided among threads: ThreadPartition in csrc/catalogue.h
     stores_mirrored: bool  # on NVIDIA GPUs it can also store the transpose of its result
     is_far_longer: bool  # one side is at least four times the other
     k_steps: Mapping[str, Mapping[str, int]]

@@ -125,7 +125,7 @@ class Check {
     for (int i = 0; i < (options_.small ? 3 : epilogues ? 8 : 16); ++i) {
       const int m = trial.one_of({1, 7, tile.m - 1, tile.m, tile.m + 1, options_.small ? tile.m : 2 * tile.m + 3});
       const int n = trial.one_of({1, 5, tile.n - 1, tile.n, tile.n + 1, options_.small ? tile.n : 2 * tile.n + 12});
-      const int small_k = tile.owned == Owned::rows ? 9 * tile.k + 3 : 17;  // for row tiles, deeper than shared memory holds
+      const int small_k = tile.partition == ThreadPartition::rows ? 9 * tile.k + 3 : 17;  // for row tiles, deeper than shared memory holds
       const int deep = options_.small ? small_k : 13 * tile.k + 5;
       const int k = trial.one_of({0, 1, 3, tile.k - 1, tile.k, tile.k + 1, 2 * tile.k + 4, 5 * tile.k + 4, deep});
       trial.cover(trial.add(m, n, k, trial.one_of({1, 1, 2, 3}), i % 4 == 0), tile_id);
@@ -378,7 +378,7 @@ class Check {
     for (int tile_id : tiles()) one_tile<Types, Own>(tile_id, false);
     for (int tile_id : tiles()) one_tile<Types, Own>(tile_id, true);
     for (int tile_id : tiles()) {
-      if (kTiles[tile_id].owned != Owned::rows_of_warpgroup) continue;
+      if (kTiles[tile_id].partition != ThreadPartition::warpgroup_rows) continue;
       for (bool epilogues : {false, true}) large<Types>(tile_id, epilogues);
     }
     mixed<Types>("runs", kRuns, {false, false});

@@ -23,10 +23,10 @@ class ExpectedSum {
   // a, b: the elements of the buffers that the problem names.
   ExpectedSum(const Problem& p, const Box& box, const T* a, const Right* b, int batch, int row, int col) {
     const TileShape& tile = kTiles[box.tile_id];
-    const bool deep = tile.owned == Owned::steps || (tile.owned == Owned::steps_of_rows && !tile.tensor);
-    const DeepSplit groups = tile.owned == Owned::steps ? deep_split<T>(tile) : DeepSplit{1, 1, kWaveSize, kWaveSize};
-    const int waves = tile.owned == Owned::steps ? tile.threads / kWaveSize : 1;  // waves that split an element's K
-    std::vector<Sum> sums;                                                        // of each K slice
+    const bool deep = tile.partition == ThreadPartition::sliced_k || (tile.partition == ThreadPartition::warp_sliced_k && !tile.tensor);
+    const DeepSplit groups = tile.partition == ThreadPartition::sliced_k ? deep_split<T>(tile) : DeepSplit{1, 1, kWaveSize, kWaveSize};
+    const int waves = tile.partition == ThreadPartition::sliced_k ? tile.threads / kWaveSize : 1;  // waves that split an element's K
+    std::vector<Sum> sums;                                                                         // of each K slice
     for (int slice = 0; slice < box.slices; ++slice) {
       const int begin = box.slice_begin(slice), end = box.slice_begin(slice + 1);
       std::vector<Sum> of_group(deep ? waves * groups.groups : 1);

@@ -25,17 +25,16 @@ PLAIN_KIND: Mapping[str, str] = {
 }
 
 
-def _kernels_of(owned: str) -> tuple[str, ...]:
-    """The launched kernels whose threads (on tensor cores, waves) own this part of a tile: Owned in
-    csrc/catalogue.h."""
-    kernels = {tile.kernel for tile in COMPILED_TILES if tile.owned == owned}
+def _kernels_of(partition: str) -> tuple[str, ...]:
+    """The launched kernels whose tiles are divided in this way: ThreadPartition in csrc/catalogue.h."""
+    kernels = {tile.kernel for tile in COMPILED_TILES if tile.partition == partition}
     return tuple(kernel for kernel in _core.kernels() if kernel in kernels)
 
 
 WHOLE_ROWS = _kernels_of("rows")
-(SHARED_DEPTH,) = _kernels_of("steps")
-DOT_PRODUCTS = _kernels_of("steps_of_rows")
-PIPELINED = _kernels_of("rows_of_warpgroup")  # one for each architecture that has them
+(SHARED_DEPTH,) = _kernels_of("sliced_k")
+DOT_PRODUCTS = _kernels_of("warp_sliced_k")
+PIPELINED = _kernels_of("warpgroup_rows")  # one for each architecture that has them
 
 TileKey = tuple[str, int]  # (name, threads): several tiles may have one name, but not with the same threads
 
@@ -225,7 +224,7 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
         tile = TileShape(index, *row[:5], row.kernel, tensor=row.tensor)
         arithmetic = kind if row.tensor else PLAIN_KIND[kind]
         if device.device_type == "cpu":
-            if not row.tensor and row.owned == "piece":
+            if not row.tensor and row.partition == "tile":
                 tiles.append(replace(tile, kernel="cpu"))
         elif arithmetic in row.k_steps[device.platform] and (not row.tensor or device.has_tensor(kind)):
             resources = _kernel_resources(device, row.kernel, arithmetic)
