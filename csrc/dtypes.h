@@ -66,7 +66,7 @@ constexpr bool is_complex(DType dtype) { return info_of(dtype).parts == 2; }
 constexpr bool is_integer(DType dtype) { return info_of(dtype).exponent_bits == 0; }
 constexpr DType accumulator_of(DType dtype) { return info_of(dtype).accumulator; }
 
-// An arithmetic: how products are formed.
+// An arithmetic: how products are formed, as .kind of the tcgen05.mma instruction says it.
 enum class Kind : int32_t {
 #define DTYPE(...)
 #define SUM_DTYPE DTYPE

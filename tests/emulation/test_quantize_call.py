@@ -74,7 +74,7 @@ def both(operands, **how):
 def test_rows_and_blocks_are_those_of_the_definition(dtype, kind):
     x = odd((2, 136, 272), dtype)
     for outputs in OUTPUTS:
-        found, expected, _ = both({"x": x}, kind=kind, **outputs)
+        found, expected, _ = both({"x": x}, dtype=kind, **outputs)
         assert_equal(found, expected)
 
 
@@ -93,7 +93,7 @@ def test_rows_by_index(outputs):
     operands = {"x": odd((1, 40, 136), "float32"), "index": index}
     if outputs.get("of_rows"):
         operands["place"], outputs = place, outputs | {"value_rows": 40}
-    found, expected, _ = both(operands, kind="float8_e4m3fn", **outputs)
+    found, expected, _ = both(operands, dtype="float8_e4m3fn", **outputs)
     assert_equal(found, expected)
 
 
@@ -116,11 +116,11 @@ def test_gates_and_their_gradients(dtype, activation):
     sums, x = oracle.random((1, 40, 256), dtype, 1), oracle.random((1, 40, 128), dtype, 2)
     scale = oracle.random((40,), "float32", 3)
     every = {"sums": sums, "row_scale": scale, "index": index, "place": place}
-    how = {"kind": "float8_e5m2", "activation": activation, "of_rows": True, "in_columns": True, "value_rows": 40}
+    how = {"dtype": "float8_e5m2", "activation": activation, "of_rows": True, "in_columns": True, "value_rows": 40}
     close(*both(every, form="gated", **how))
     close(*both(every | {"x": x}, form="gated_gradient", **how))
-    close(*both({"sums": sums[:, :, :208]}, kind="float8_e4m3fn", form="gated", activation=activation))
-    how = {"kind": "float8_e4m3fn", "activation": activation, "in_rows": False, "in_columns": True}
+    close(*both({"sums": sums[:, :, :208]}, dtype="float8_e4m3fn", form="gated", activation=activation))
+    how = {"dtype": "float8_e4m3fn", "activation": activation, "in_rows": False, "in_columns": True}
     close(*both({"sums": sums, "x": x}, form="gated_gradient", **how))
 
 

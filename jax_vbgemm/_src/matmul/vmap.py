@@ -113,10 +113,10 @@ def _batch_with_unfused_epilogue(
 ) -> tuple[list[Any], list[Any]]:
     """The vmap rule where XLA applies the epilogues of the results `apart`, to sums in the accumulator's dtype, and
     writes all results into their targets."""
-    kinds = list(zip(batched.epilogues, batched.out_dtypes, apart, strict=True))
+    results = list(zip(batched.epilogues, batched.out_dtypes, apart, strict=True))
     sums = batched._replace(
-        out_dtypes=tuple(accumulator(dtype) if yes else dtype for _, dtype, yes in kinds),
-        epilogues=tuple(Epilogue() if yes else epilogue for epilogue, _, yes in kinds),
+        out_dtypes=tuple(accumulator(dtype) if yes else dtype for _, dtype, yes in results),
+        epilogues=tuple(Epilogue() if yes else epilogue for epilogue, _, yes in results),
         writes=(),
         targets=(),
     )
@@ -126,7 +126,7 @@ def _batch_with_unfused_epilogue(
         operands = batched.operands(arrays)
         values = [
             reference.finish(total, epilogue, operands, dtype) if yes else total
-            for total, (epilogue, dtype, yes) in zip(totals, kinds, strict=True)
+            for total, (epilogue, dtype, yes) in zip(totals, results, strict=True)
         ]
         if not batched.writes:
             return values

@@ -130,21 +130,23 @@ def _places(form: _Form, routing: Routing) -> _Places | None:
     return _Places(sizes, rows, jnp.where(rows < 0, -1, routing.rows[rows]))
 
 
-def _tokens_8(x: jax.Array, kind: str, routing: Routing, places: _Places | None) -> Rounded:
+def _tokens_8(x: jax.Array, dtype: str, routing: Routing, places: _Places | None) -> Rounded:
     """The token of each row, in 8 bits: rounded as often as it is chosen, which takes no longer than moving it."""
     if places is None:
-        return quantized(kind, x=x[None], index=routing.rows, of_rows=True)
+        return quantized(dtype, x=x[None], index=routing.rows, of_rows=True)
     return quantized(
-        kind, x=x[None], index=places.tokens, place=places.rows, value_rows=routing.rows.shape[0], of_rows=True,
+        dtype, x=x[None], index=places.tokens, place=places.rows, value_rows=routing.rows.shape[0], of_rows=True,
         in_columns=True,
     )  # fmt: skip
 
 
-def _rows_8(kind: str, places: _Places | None, rows: int, **gate: Any) -> Rounded:
+def _rows_8(dtype: str, places: _Places | None, rows: int, **gate: Any) -> Rounded:
     """Rows that a gate computes, in 8 bits."""
     if places is None:
-        return quantized(kind, of_rows=True, **gate)
-    return quantized(kind, index=places.rows, place=places.rows, value_rows=rows, of_rows=True, in_columns=True, **gate)
+        return quantized(dtype, of_rows=True, **gate)
+    return quantized(
+        dtype, index=places.rows, place=places.rows, value_rows=rows, of_rows=True, in_columns=True, **gate
+    )
 
 
 def _of_tokens(form: _Form, rows: jax.Array, routing: Routing) -> jax.Array:
@@ -189,14 +191,14 @@ def _transposed(factor: Rounded) -> Rounded:
 
 def _backward(form: _Form, residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
     kept, gate_up, down, experts, routing, scale, sums, places = residuals
-    kind, dtype, rows = form.cotangents, sums.dtype, sums.shape[0]
+    dtype, rows = sums.dtype, sums.shape[0]
     cotangent = cotangent.astype(dtype)
-    of_results = _tokens_8(cotangent, kind, routing, places)
+    of_results = _tokens_8(cotangent, form.cotangents, routing, places)
     of_hidden = form.dot(of_results, experts.down_back, routing, dtype)
     if places is not None:
         of_sums = _rows_8(
-            kind, places, rows, form="gated_gradient", activation=form.activation, x=of_hidden[None], sums=sums[None],
-            row_scale=scale,
+            form.cotangents, places, rows, form="gated_gradient", activation=form.activation, x=of_hidden[None],
+            sums=sums[None], row_scale=scale,
         )  # fmt: skip
         of_scale = jnp.where(jnp.arange(rows) < places.sizes.sum(), of_sums.partials.sum(axis=1), 0)
         pairs = zip(kept, (of_sums, of_results), (gate_up, down), strict=True)
@@ -210,7 +212,7 @@ def _backward(form: _Form, residuals: Any, cotangent: jax.Array) -> tuple[Any, .
     else:
         hidden, back = jax.vjp(partial(gated, activation=form.activation), sums, scale)
         wide, of_scale = back(of_hidden.astype(hidden.dtype))
-        of_sums = quantized(kind, x=wide[None], of_rows=True)
+        of_sums = quantized(form.cotangents, x=wide[None], of_rows=True)
         rows_of_weights = [
             (dispatched(kept, routing), wide, gate_up), (hidden.astype(dtype), dispatched(cotangent, routing), down)
         ]  # fmt: skip

@@ -30,7 +30,7 @@ SIDE: int = _core.RAGGED_SCALED
 _PIECE = 8  # of which the kernel's columns, and the rows of its transposed result, are multiples
 
 
-def scales_of(x: jax.Array, kind: str, block: tuple[int, ...]) -> jax.Array:
+def scales_of(x: jax.Array, dtype: str, block: tuple[int, ...]) -> jax.Array:
     """The scale of each block with which its largest magnitude becomes that of the dtype; 1 for zeros and subnormal
     numbers, NaN for a block with NaN or infinity."""
     blocks = split(x.astype(np.float32), block)
@@ -40,29 +40,29 @@ def scales_of(x: jax.Array, kind: str, block: tuple[int, ...]) -> jax.Array:
     largest = jnp.max(bits, axis=inside, initial=0)
     magnitude = jax.lax.bitcast_convert_type(largest, np.float32)
     smallest = np.finfo(np.float32).tiny  # a smaller scale has no reciprocal
-    scales = jnp.maximum(magnitude * _reciprocal(kind), smallest)
+    scales = jnp.maximum(magnitude * _reciprocal(dtype), smallest)
     scales = jnp.where(largest < smallest.view(np.uint32), jnp.ones_like(scales), scales)
     return jnp.where(jnp.isfinite(magnitude), scales, np.float32(np.nan))
 
 
-def values_of(x: jax.Array, kind: str, block: tuple[int, ...], scales: jax.Array) -> jax.Array:
+def values_of(x: jax.Array, dtype: str, block: tuple[int, ...], scales: jax.Array) -> jax.Array:
     """x times the reciprocal of its block's scale, rounded to nearest, ties to even; what is too large saturates."""
     blocks = split(x.astype(np.float32), block)
-    largest = LARGEST[kind]
+    largest = LARGEST[dtype]
     ratio = jnp.clip(blocks * (1 / jnp.expand_dims(scales, tuple(range(1, blocks.ndim, 2)))), -largest, largest)
-    values = jnp.round(jnp.nan_to_num(ratio)) if kind == "int8" else ratio
-    return merged(values.astype(kind), x.shape)
+    values = jnp.round(jnp.nan_to_num(ratio)) if dtype == "int8" else ratio
+    return merged(values.astype(dtype), x.shape)
 
 
-def _reciprocal(kind: str) -> np.float32:
-    return np.float32(1) / np.float32(LARGEST[kind])
+def _reciprocal(dtype: str) -> np.float32:
+    return np.float32(1) / np.float32(LARGEST[dtype])
 
 
-def has_kernel(x: jax.Array, kind: str, block: tuple[int, ...]) -> bool:
+def has_kernel(x: jax.Array, dtype: str, block: tuple[int, ...]) -> bool:
     """Whether `quantized` may be a kernel for blocks of these sizes of x, on a platform that has it."""
     of_rows = block == (1,) * (x.ndim - 1) + (SIDE,)
     of_matrices = x.ndim > 1 and block == (1,) * (x.ndim - 2) + (SIDE, SIDE)
-    return kind != "int8" and (of_rows or of_matrices) and compat.is_static(x.shape) and x.size > 0
+    return dtype != "int8" and (of_rows or of_matrices) and compat.is_static(x.shape) and x.size > 0
 
 
 FORMS = ("plain", "gated", "gated_gradient")
@@ -104,7 +104,7 @@ class Quantization(NamedTuple):
     of which is -1.
     """
 
-    kind: str
+    dtype: str
     given: tuple[str, ...]
     form: str = FORMS[0]
     activation: str | None = None
@@ -122,7 +122,7 @@ class Quantization(NamedTuple):
 
 
 def quantized(
-    kind: str, *, form: str = FORMS[0], activation: str | None = None, of_rows: bool = False, in_rows: bool = True,
+    dtype: str, *, form: str = FORMS[0], activation: str | None = None, of_rows: bool = False, in_rows: bool = True,
     in_columns: bool = False, value_rows: int | None = None, **operands: jax.Array | None,
 ) -> Rounded:  # fmt: skip
     """Quantizes operands by name (`Quantization`): x (matrices, rows, columns), or of gates sums (1, rows, 2 columns),
@@ -136,7 +136,7 @@ def quantized(
     # The last one is an array whose dtype the kernel has (array_kernels.define).
     names = tuple(sorted(given, key=lambda name: name in ("x", "sums")))
     ordered = compat.unite_varying([given[name] for name in names])
-    how = Quantization(kind, names, form, activation, of_rows, in_rows, in_columns, value_rows)
+    how = Quantization(dtype, names, form, activation, of_rows, in_rows, in_columns, value_rows)
     shapes = {name: value.shape for name, value in zip(names, ordered, strict=True)}
     columns = shapes["x"][-1] if "x" in shapes else shapes["sums"][-1] // 2
     rows = shapes["index"][0] if "index" in shapes else shapes["x" if "x" in shapes else "sums"][-2]
@@ -182,15 +182,15 @@ def _xla_form(*operands: jax.Array, how: Quantization) -> list[jax.Array]:
         (x,) = back(wide if scale is None else scale[..., None] * wide)
         partials = placed(split((wide * value)[0], (1, SIDE)).sum(axis=(1, 3)))
     row_block, square = (1, 1, SIDE), (1, SIDE, SIDE)
-    wanted, kind = how.wanted, how.kind
-    row_scales: Any = scales_of(x, kind, row_block) if wanted.row_scales else None
-    block_scales: Any = scales_of(x, kind, square) if wanted.block_scales else None
+    wanted, dtype = how.wanted, how.dtype
+    row_scales: Any = scales_of(x, dtype, row_block) if wanted.row_scales else None
+    block_scales: Any = scales_of(x, dtype, square) if wanted.block_scales else None
     values = transposed = None
     if wanted.values:
         block, scales = (row_block, row_scales) if wanted.row_scales else (square, block_scales)
-        values = placed(values_of(x, kind, block, scales))
+        values = placed(values_of(x, dtype, block, scales))
     if wanted.transposed:
-        transposed = values_of(x, kind, square, block_scales).mT
+        transposed = values_of(x, dtype, square, block_scales).mT
     as_values = wanted.values and not wanted.row_scales
     results = Rounded(
         values,
@@ -205,7 +205,7 @@ def _xla_form(*operands: jax.Array, how: Quantization) -> list[jax.Array]:
 def _kernel_form(*operands: jax.Array, how: Quantization) -> list[jax.Array]:
     given = dict(zip(how.given, operands, strict=True))
     shapes = iter(jax.eval_shape(partial(_xla_form, how=how), *operands))
-    dtypes: Any = Rounded(how.kind, how.kind, np.float32, np.float32, np.float32)
+    dtypes: Any = Rounded(how.dtype, how.dtype, np.float32, np.float32, np.float32)
     results = [
         next(shapes) if yes else jax.ShapeDtypeStruct((0,), dtype)
         for yes, dtype in zip(how.wanted, dtypes, strict=True)

@@ -47,9 +47,9 @@ def quantize(x: Any, dtype: Any = "float8_e4m3fn", block: tuple[int, ...] = (1, 
     x = as_array(name, "x", x)
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise TypeError(f"{name}: x is {x.dtype}{x.shape}: it must be floating")
-    kind = np.dtype(dtype).name
-    if kind not in DTYPES:
-        raise ValueError(f"{name}: dtype is {kind}: it must be one of {', '.join(DTYPES)}")
+    dtype = np.dtype(dtype).name
+    if dtype not in DTYPES:
+        raise ValueError(f"{name}: dtype is {dtype}: it must be one of {', '.join(DTYPES)}")
     if not isinstance(block, tuple) or not all(is_integer(size) and (size > 0 or size == -1) for size in block):
         raise TypeError(f"{name}: block must be a tuple of positive integers and -1, not {shown(block)}")
     if len(block) > x.ndim:
@@ -58,16 +58,16 @@ def quantize(x: Any, dtype: Any = "float8_e4m3fn", block: tuple[int, ...] = (1, 
     whole = tuple(max(size, 1) if each == -1 else int(each) for size, each in zip(x.shape, whole, strict=True))
     short = whole[x.ndim - len(block) :]
     if scales is None:
-        if blocks.has_kernel(x, kind, whole):
+        if blocks.has_kernel(x, dtype, whole):
             of_rows = whole[-2:-1] in ((), (1,))
             matrices = x.reshape((1, -1, x.shape[-1]) if of_rows else (-1, *x.shape[-2:]))
-            found = blocks.quantized(kind, x=matrices, of_rows=of_rows)
+            found = blocks.quantized(dtype, x=matrices, of_rows=of_rows)
             scales = found.row_scales if of_rows else found.block_scales
             return Scaled(found.values.reshape(x.shape), scales.reshape(blocks_in(x.shape, whole)), short)
-        scales = blocks.scales_of(x, kind, whole)
+        scales = blocks.scales_of(x, dtype, whole)
     else:
         scales = as_array(name, "scales", scales)
         expected = blocks_in(x.shape, whole)
         if (scales.shape, scales.dtype) != (expected, np.float32):
             raise ValueError(f"{name}: scales is {scales.dtype}{scales.shape} but must be float32{expected}")
-    return Scaled(blocks.values_of(x, kind, whole, scales), scales, short)
+    return Scaled(blocks.values_of(x, dtype, whole, scales), scales, short)
