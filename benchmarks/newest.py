@@ -395,7 +395,7 @@ def layers() -> list[str]:
 
 
 REGIONS: dict[str, tuple[Sequence[Path], Callable[[], list[str]]]] = {
-    "headline": ([ROOT / "README.md", DOCS / "index.md"], headline),
+    "headline": ([ROOT / "README.md"], headline),
     "overview": ([DOCS / "speed.md"], overview),
     "traced": ([DOCS / "speed.md"], traced),
     "loop": ([DOCS / "speed.md"], loop),
