@@ -1,12 +1,16 @@
 """The section of docs/experiments.md on occupancy (Zhang et al. 2025, Fig. 6), and on one kernel for a whole batch."""
 
+from collections.abc import Sequence
+
 import experiments_batches
 from experiments_batches import Later
+from experiments_tsm2 import NOT_YET
 from jax_vbgemm._src.planner import catalogue_for, device_spec
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.papers.coordinated import BY_128, BY_256
 from jax_vbgemm._src.planner.papers.load_balanced import CLASSES, TENSOR_CLASSES, table_3
 from jax_vbgemm._src.planner.tables.catalogue import TileKey
+from profile_occupancy import Profiled
 from report import table
 
 
@@ -29,6 +33,8 @@ def section(later: Later) -> list[str]:
         "",
         *table(("tile", *devices), rows),
         "",
+        *profiled(later.occupancy),
+        "",
         "17 kernels of 2026-11-22 were measured on an H100 with Nsight Compute on `pow2_mn512_k512_b256` "
         "([C8](design/cost-model.md#c8); the profiler's files were not kept). The equations give the profiler's "
         "theoretical occupancy in all 17 (12.5 to 50%), and 92-100% of it was achieved. In Fig. 6 the proposed method "
@@ -38,6 +44,29 @@ def section(later: Later) -> list[str]:
         "`Plan.work_per_thread` has W_DL for the K steps of our kernels.",
         "",
         *_one_kernel(later),
+    ]
+
+
+def profiled(rows: Sequence[Profiled]) -> list[str]:
+    workloads = list(dict.fromkeys(row.workload for row in rows))
+    body = []
+    for peer in dict.fromkeys(row.peer for row in rows):
+        cells = []
+        for workload in workloads:
+            mine = [row for row in rows if (row.workload, row.peer) == (workload, peer)]
+            us = sum(row.us for row in mine)
+            theoretical, achieved = (
+                sum(row.us * getattr(row, name) for row in mine) / us if us else 0.0
+                for name in ("theoretical", "achieved")
+            )
+            cells.append(f"{theoretical:.0%}, {achieved:.0%}" if mine else NOT_YET)
+        body.append((peer, *cells))
+    return [
+        "By Nsight Compute on an H200 (`benchmarks/profile_occupancy.py`): the fraction of warps that can be active in "
+        "a method's kernels and the fraction that is, both weighted by the kernels' times. cuBLAS computes one product "
+        "after another, as in the paper; MAGMA's and CUTLASS's kernels and the authors' own have not been profiled:",
+        "",
+        *table(("", *(workloads or ["all batches"])), body or [("cuBLAS and ours", NOT_YET)]),
     ]
 
 

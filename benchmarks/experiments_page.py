@@ -34,15 +34,18 @@ def page(data: Data, later: Later) -> str:
         state = (
             f"Times are measured on an H100 ({data.device.units} multiprocessors), by CUDA-graph replay with operands "
         )
-        state += "from memory; `benchmarks/results/sources.csv` says where and when."
+        state += (
+            "from memory; `benchmarks/results/sources.csv` says where and when. Kernels and plans are those of that "
+            "day: the page does not compare them with today's plans of `auto`."
+        )
     if data.measured and all(candidate.planner != "load_balanced, smallest tiles" for candidate in data.every):
         state += f"\n\n{_FORMER_DEFAULT}"
     sections = (
         experiments_li.tiling_and_batching(data, later), experiments_li.networks(data, later),
         experiments_zhang.comparison(data, later), experiments_zhang.other_readings(data),
         experiments_occupancy.section(later), experiments_zhang.planning(data, later),
-        experiments_threads.section(data), experiments_skinny.section(data), experiments_batches.columns(later),
-        experiments_tsm2.section(later.tsm2), experiments_figures.section(),
+        experiments_threads.section(data, later.threads), experiments_skinny.section(data),
+        experiments_batches.columns(later), experiments_tsm2.section(later.tsm2), experiments_figures.section(),
     )  # fmt: skip
     lines = [
         "# The papers' experiments",

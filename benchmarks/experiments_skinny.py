@@ -1,7 +1,11 @@
 """The section of docs/experiments.md on TSM2 and ISM2, tall and skinny products."""
 
 from experiments_data import Data, times
+from jax_vbgemm._src.planner import catalogue_for
+from jax_vbgemm._src.planner.model.occupancy import kernel_occupancy, kernel_step, tile_occupancy
+from jax_vbgemm._src.planner.tables.catalogue import DOT_PRODUCTS
 from report import table
+from workloads import problems_named
 
 
 def _with_the_worst(speedups: list[float]) -> str:
@@ -20,6 +24,35 @@ def _released(data: Data) -> str:
         return "The released kernels were not timed."
     slower = sum(theirs > cublas for theirs, cublas in pairs)
     return f"On an H100 the released kernels are slower than cuBLAS in {slower} of {len(pairs)} cases."
+
+
+def _prefetch_of_dots(data: Data) -> str:
+    """Why dot products do not load the next elements of A while they multiply: how many bytes are in flight, how many
+    would be, and how fast A is read."""
+    device, size = data.device, 4
+    tile = next(tile for tile in catalogue_for("float32", device) if tile.kernel in DOT_PRODUCTS)
+    blocks, block_bytes = tile_occupancy(tile, device).blocks, tile.m * kernel_step(tile, device, "float32") * size
+    bytes_in_flight = block_bytes * blocks * device.units
+    registers = tile.registers + block_bytes // size // tile.threads
+    deeper = kernel_occupancy(
+        device, threads=tile.threads, registers=registers, shared_bytes=tile.shared_bytes
+    ).blocks  # fmt: skip
+    rates = []
+    for name, row in data.table("skinny").items():
+        (problem,) = problems_named(name)
+        if name.startswith("tsm2") and problem.n <= 8:
+            moved = size * (problem.m * problem.k + problem.k * problem.n + problem.m * problem.n)
+            rates.append(1e-6 * moved / row["tall_skinny"])
+    reading = f". For up to 8 columns, `tall_skinny` moves {min(rates):.2f}-{max(rates):.2f} TB/s" if rates else ""
+    return (
+        "Dot products do not prefetch A (V3). That has not been tried, because by these counts it gains little: a "
+        f"thread loads all elements of a step before it waits for the step's B, {block_bytes >> 10} KB a thread block. "
+        f"With {blocks} blocks a multiprocessor ({tile.registers} registers a thread) {1e-6 * bytes_in_flight:.1f} MB "
+        f"are in flight on an H100, which at {1e-12 * device.bandwidth:.1f} TB/s, a copy's rate, is enough for a "
+        f"latency of {1e6 * bytes_in_flight / device.bandwidth:.1f} us. The next step's elements would take "
+        f"{registers - tile.registers} more registers, which leave {deeper} block a multiprocessor and as many bytes "
+        f"in flight{reading}."
+    )
 
 
 def section(data: Data) -> list[str]:
@@ -59,6 +92,8 @@ def section(data: Data) -> list[str]:
         "row's planner is slower. In TF32 only the planners' plans were measured, and TSM2X has no such kernel:",
         "",
         *lines,
+        _prefetch_of_dots(data),
+        "",
         "![Tall and skinny products](experiments/skinny.svg)",
         "",
         "Tests check the t2_threshold of the K40c, M40 and P100 (section 4: 40, 6, 50) and the parameters that "

@@ -1,7 +1,7 @@
 // Fig. 3 of Zhang et al. 2025 on the GPU at hand: how fast kernels of 64, 128, 256 and 512 threads compute a batch of large products by
-// tiles of nine sizes. The package's kernels have 128 or 256 threads, so these ones exist for this experiment alone. They follow the
-// authors' released kernels: float32, a K step of 16 (their Table 3), two stages in shared memory and a barrier in each step. A step's
-// operands are loaded after the products of the previous one, so that only other thread blocks hide the latency of these loads.
+// tiles of nine sizes. The package's kernels have 128 or 256 threads, so these ones exist for this experiment alone. They have the paper's
+// K step of 16 (Table 3) and are otherwise as the authors' released kernels: float32, two stages in shared memory, and a barrier in each
+// step. A step's operands are loaded after the products of the previous one, so that only other thread blocks hide the latency of loads.
 //
 //   nvcc -O3 -std=c++17 -arch=sm_90a -o thread_tiles benchmarks/thread_tiles.cu
 //   thread_tiles OUTPUT.csv
