@@ -23,7 +23,7 @@ import experiments_data
 import experiments_page
 import planners
 from candidates import Candidate, Measured, Writer, list_of
-from experiments_batches import BATCHES, COLUMNS, EVERY_BATCH, LI, OCCUPANCY
+from experiments_batches import BATCHES, COLUMNS, EVERY_BATCH, LI, OCCUPANCY, PAPERS
 from jax_vbgemm import Coordinated, LoadBalanced, SortSplit, Uniform
 from jax_vbgemm._src.planner import PLANNERS, DeviceSpec, Planner, catalogue_for, device_spec, kind_of
 from jax_vbgemm._src.planner.tables.catalogue import DOT_PRODUCTS, WHOLE_ROWS
@@ -154,7 +154,8 @@ def _every_batch(writer: Writer, _: DeviceSpec) -> None:
 
 def _occupancy(writer: Writer, _: DeviceSpec) -> None:
     for name in PROFILED:
-        writer.add(OCCUPANCY, name, problems_named(name), "fp32", PLANNERS)
+        own = {planner: PLANNERS[planner] for planner in ("auto", "uniform", *PAPERS)}
+        writer.add(OCCUPANCY, name, problems_named(name), "fp32", own)
 
 
 def _forest(writer: Writer, _: DeviceSpec) -> None:

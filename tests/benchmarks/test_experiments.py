@@ -252,7 +252,7 @@ def test_profiled_occupancy(tmp_path, monkeypatch):
     text = "\n".join(experiments_occupancy.profiled(rows))
     assert "| auto | 45%, 36% | 45%, 36% |" in text
     assert "| cuBLAS loop | 20%, 9% | 20%, 9% |" in text
-    assert {row.peer for row in rows} == {*PLANNERS, profile_occupancy.CUBLAS}
+    assert {row.peer for row in rows} == {"auto", "uniform", *experiments_batches.PAPERS, profile_occupancy.CUBLAS}
 
 
 def test_sections_that_run_alone(tmp_path):
