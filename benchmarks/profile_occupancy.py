@@ -73,7 +73,7 @@ def rows_of(workload: str, peer: str, launches: Sequence[dict[str, str]], one_ca
         count = len(same) if one_call else 1
         threads, registers = (int(float(same[0][name])) for name in ("threads", "registers"))
         us = total if one_call else total / len(same)
-        name, templated, _ = kernel.partition(">(")  # without the parameters
+        name, templated, _ = kernel.removeprefix("void ").partition(">(")  # without the parameters
         name = name + ">" if templated else name.partition("(")[0]
         rows.append(
             Profiled(workload, peer, name, count, threads, registers, us, mean("theoretical"), mean("achieved"))

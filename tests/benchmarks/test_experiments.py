@@ -220,7 +220,7 @@ NCU = """#!{python}
 import csv, sys
 words = sys.argv[1:]
 ours = [("vbgemm_t128_light_f32(P)", "(10, 1)", 4000, 50, 40), ("vbgemm_t256_heavy_f32(P)", "(9, 1)", 1000, 25, 20)]
-theirs = [("void sgemm<128, (bool)0>(P)", "(2, 1)", 3000, 20, 10), ("void sgemm<128, (bool)0>(P)", "(2, 1)", 1000, 20, 6)]
+theirs = [("void gemm<8, (bool)0>(P)", "(2, 1)", 3000, 20, 10), ("void gemm<8, (bool)0>(P)", "(2, 1)", 1000, 20, 6)]
 checks = [("<unnamed>::count_wrong(Size)", "(1, 1)", 9000, 99, 99)]
 launches = 2 * ours if "--filter" in words else theirs + checks
 names = words[words.index("--metrics") + 1].split(",")
@@ -248,7 +248,7 @@ def test_profiled_occupancy(tmp_path, monkeypatch):
     mine = {(row.kernel, row.launches, row.us) for row in rows if (row.workload, row.peer) == (first, "auto")}
     assert mine == {("vbgemm_t128_light_f32", 1, 4), ("vbgemm_t256_heavy_f32", 1, 1)}
     (cublas,) = (row for row in rows if (row.workload, row.peer) == (first, profile_occupancy.CUBLAS))
-    assert cublas.kernel == "sgemm<128, (bool)0>"
+    assert cublas.kernel == "gemm<8, (bool)0>"
     assert (cublas.launches, cublas.us, cublas.registers, cublas.achieved) == (2, 4, 1024, pytest.approx(0.09))
     text = "\n".join(experiments_occupancy.profiled(rows))
     assert "| auto | 45%, 36% | 45%, 36% |" in text
