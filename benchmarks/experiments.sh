@@ -1,5 +1,5 @@
 #!/bin/sh
-# The papers' experiments that need the GPU, all of them in about four minutes on an H100 or H200:
+# The papers' experiments that need the GPU, all of them in a few minutes on an H100 or H200:
 #   benchmarks/experiments.sh CASES PROGRAMS OUTPUT [SECTION...]
 # CASES: what `experiments.py cases` wrote, X.case; X.sizes and X.plans.csv lie beside it. PROGRAMS: a folder with
 # gpu_driver (tools/gpu_driver.sh), tsm2_ablation, thread_tiles, cublas_batches and gpu_driver_one (their commands are at

@@ -27,12 +27,15 @@ def _released(data: Data) -> str:
 
 
 def _prefetch_of_dots(data: Data) -> str:
-    """Why dot products do not load the next elements of A while they multiply: how many bytes are in flight, how many
+    """Why dot products do not load the next elements of A while they multiply: what is in flight without that, what
     would be, and how fast A is read."""
     device, size = data.device, 4
-    tile = next(tile for tile in catalogue_for("float32", device) if tile.kernel in DOT_PRODUCTS)
-    blocks, block_bytes = tile_occupancy(tile, device).blocks, tile.m * kernel_step(tile, device, "float32") * size
-    bytes_in_flight = block_bytes * blocks * device.units
+    dots = [tile for tile in catalogue_for("float32", device) if tile.kernel in DOT_PRODUCTS]
+    tile = max(dots, key=lambda tile: tile.n)
+    step = kernel_step(tile, device, "float32")
+    blocks, block_bytes = tile_occupancy(tile, device).blocks, tile.m * step * size
+    in_flight = block_bytes * blocks * device.units
+    products = 2 * tile.m * tile.n * step / (device.peak_rate("float32") / device.units)
     registers = tile.registers + block_bytes // size // tile.threads
     deeper = kernel_occupancy(
         device, threads=tile.threads, registers=registers, shared_bytes=tile.shared_bytes
@@ -40,18 +43,21 @@ def _prefetch_of_dots(data: Data) -> str:
     rates = []
     for name, row in data.table("skinny").items():
         (problem,) = problems_named(name)
-        if name.startswith("tsm2") and problem.n <= 8:
+        if name.startswith("tsm2") and problem.n <= tile.n:
             moved = size * (problem.m * problem.k + problem.k * problem.n + problem.m * problem.n)
             rates.append(1e-6 * moved / row["tall_skinny"])
-    reading = f". For up to 8 columns, `tall_skinny` moves {min(rates):.2f}-{max(rates):.2f} TB/s" if rates else ""
+    reading = (
+        f" `tall_skinny` moves {min(rates):.2f}-{max(rates):.2f} TB/s with up to {tile.n} columns." if rates else ""
+    )
     return (
         "Dot products do not prefetch A (V3). That has not been tried, because by these counts it gains little: a "
-        f"thread loads all elements of a step before it waits for the step's B, {block_bytes >> 10} KB a thread block. "
-        f"With {blocks} blocks a multiprocessor ({tile.registers} registers a thread) {1e-6 * bytes_in_flight:.1f} MB "
-        f"are in flight on an H100, which at {1e-12 * device.bandwidth:.1f} TB/s, a copy's rate, is enough for a "
-        f"latency of {1e6 * bytes_in_flight / device.bandwidth:.1f} us. The next step's elements would take "
-        f"{registers - tile.registers} more registers, which leave {deeper} block a multiprocessor and as many bytes "
-        f"in flight{reading}."
+        f"thread block loads A's {block_bytes >> 10} KB of a step as soon as it has multiplied the previous ones, and "
+        f"{blocks} blocks share a multiprocessor ({tile.registers} registers a thread). So {1e-6 * in_flight:.1f} MB "
+        f"are in flight on an H100, which take {1e6 * in_flight / device.bandwidth:.1f} us at "
+        f"{1e-12 * device.bandwidth:.1f} TB/s, a copy's rate. The products of a step, with which prefetch would "
+        f"overlap, take {1e6 * products:.2f} us with {tile.n} columns, while the other block's elements are on their "
+        f"way. The next step's elements would take {registers - tile.registers} more registers, which leave {deeper} "
+        f"block a multiprocessor and as many bytes in flight.{reading}"
     )
 
 
