@@ -75,7 +75,9 @@ if needs threads "$programs/thread_tiles"; then "$program" "$output/papers_threa
 if needs cublas "$programs/cublas_batches" "${cases%.case}.sizes"; then
   "$program" "$data" "$output/papers_cublas.csv" $cublas || failed=1
 fi
-if needs occupancy "$programs/gpu_driver" "$cases"; then
+if wants occupancy && ! command -v ncu > /dev/null; then
+  echo "occupancy: left out, as there is no ncu"
+elif needs occupancy "$programs/gpu_driver" "$cases"; then
   batches=$(find_file "$programs/cublas_batches")
   "$python" "$here/profile_occupancy.py" "$data" "$output/papers_occupancy.csv" --lists "${cases%.case}" \
     --driver "$program" ${batches:+--cublas-batches "$batches"} $cublas || failed=1
