@@ -142,7 +142,7 @@ def ragged_scaled(draw: Draw) -> Call:
 
     def scaled(values: np.ndarray, block: tuple[int, ...]) -> tuple[vb.Scaled, np.ndarray]:
         counts = [-(-size // each) for size, each in zip(values.shape, block, strict=True)]
-        scales = draw.rng.uniform(0.5, 2, counts).astype(np.float32)
+        scales = draw.rng.uniform(0.5, 2, counts).astype(np.float32) / (40 if values.dtype == np.int8 else 1)
         spread = scales
         for axis, each in enumerate(block):
             spread = np.repeat(spread, each, axis=axis).take(range(values.shape[axis]), axis=axis)
