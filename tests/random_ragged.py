@@ -170,7 +170,7 @@ def ragged_scaled(draw: Draw) -> Call:
                 value = activate("silu", gate)
                 z, scale = value * up, first * np.abs(up) + second * np.abs(value) + first * second / 64
             y[part], size[part] = z, scale
-        # The tensor cores add 128 products with some 14 bits. Widened weights are rounded, as are a gate's factors then.
+        # The tensor cores add 128 products with some 14 bits. Widened weights are rounded, as are then a gate's factors.
         return [Compared(found, y, size * (2.0**-7 if mixed else 2.0**-11) / draw.rounding())]
 
     text = f"m {rows}, k {k}, n {n}, {types}, {blocks}, {options}, {dtype}, sizes {sizes.tolist()[:10]}"
