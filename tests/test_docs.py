@@ -49,6 +49,7 @@ MODULES = [
     "jax_vbgemm.irreps.haiku",
     "jax_vbgemm.irreps.nnx",
     "jax_vbgemm.moe",
+    "jax_vbgemm.networks",
     "jax_vbgemm.optax",
 ]
 

@@ -24,6 +24,7 @@ PACKAGES = (
     "jax_vbgemm.irreps.haiku",
     "jax_vbgemm.irreps.nnx",
     "jax_vbgemm.moe",
+    "jax_vbgemm.networks",
     "jax_vbgemm.optax",
 )
 
@@ -87,6 +88,7 @@ FUNCTIONS = [
             "balanced_bias", "clamped_swiglu", "combine", "dispatch", "expert_mlp", "gated_dot", "load_balance_loss",
             "quantize_experts", "route", "router_z_loss",
         ),
+        "jax_vbgemm.networks": ("apply", "apply_typed"),
         "jax_vbgemm.optax": (
             "add_cautious_decayed_weights", "apply_updates", "muon", "orthogonalize", "pack_state", "pack_tree",
             "scale_by_muon", "scale_by_normuon", "scale_by_shape", "scale_by_soap", "shampoo", "soap", "unpack_state",
