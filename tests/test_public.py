@@ -20,6 +20,7 @@ PACKAGES = (
     "jax_vbgemm.flax.linen",
     "jax_vbgemm.flax.nnx",
     "jax_vbgemm.irreps",
+    "jax_vbgemm.irreps.equinox",
     "jax_vbgemm.irreps.flax",
     "jax_vbgemm.irreps.haiku",
     "jax_vbgemm.irreps.nnx",
@@ -33,6 +34,7 @@ NEEDED = {
     "jax_vbgemm.flax": ["flax"],
     "jax_vbgemm.flax.linen": ["flax"],
     "jax_vbgemm.flax.nnx": ["flax"],
+    "jax_vbgemm.irreps.equinox": ["e3nn_jax", "equinox"],
     "jax_vbgemm.irreps.flax": ["e3nn_jax", "flax"],
     "jax_vbgemm.irreps.haiku": ["e3nn_jax", "haiku"],
     "jax_vbgemm.irreps.nnx": ["cuequivariance_jax", "flax"],
@@ -105,6 +107,7 @@ CLASSES = [("jax_vbgemm", name) for name in ("RaggedArray", "Scaled", "View", "V
         for name in ("BatchedLinear", "BranchedConv1x1", "HeteroLinear", "MixtureOfExperts", "MultiLoRA")
     ),
     ("jax_vbgemm.irreps", "LinearMap"),
+    ("jax_vbgemm.irreps.equinox", "Linear"),
     ("jax_vbgemm.irreps.flax", "Linear"),
     ("jax_vbgemm.irreps.haiku", "Linear"),
     ("jax_vbgemm.irreps.nnx", "IrrepsIndexedLinear"),

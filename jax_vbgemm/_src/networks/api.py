@@ -39,7 +39,8 @@ def apply(
 
     - a list or tuple of layers, each a pair (kernel, bias) with kernel (in, out) and bias (out,) or None;
     - parameters of Linen, with or without "params" around them, or of Haiku, or an nnx.State: dicts of layers, whose
-      names differ in their number only ("Dense_0", "Dense_1", ...);
+      names differ in their number only ("Dense_0", "Dense_1", ...) and are numbered in the order of application: Linen
+      numbers layers as they are created, and in `nn.Dense(2)(nn.Dense(3)(x))` the last one is created first;
     - a module of NNX or of Equinox that holds linear layers (nnx.Sequential, nnx.List, eqx.nn.MLP), in a list or in
       attributes of numbered names. An Equinox layer's weight is (out, in).
     - A network whose arrays all have one more axis in front is a stack of networks of one shape, as `nn.vmap`,

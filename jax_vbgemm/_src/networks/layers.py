@@ -64,7 +64,8 @@ class Reader(NamedTuple):
         for before, layer in itertools.pairwise(layers):
             if layer.stack != first.stack or layer.in_features != before.features:
                 rule = (
-                    f"{before.features} features don't fit {layer.in_features}"
+                    f"{before.features} features don't fit {layer.in_features} (where names don't have the order of "
+                    "the layers, give a list)"
                     if layer.stack == first.stack
                     else f"the leading axes {first.stack} of a stack must be those of each of its layers"
                 )
