@@ -154,13 +154,16 @@ def test_nnx():
     sequential = nnx.Sequential(nnx.Linear(IN, 3, rngs=rngs), nnx.tanh, nnx.Linear(3, 1, rngs=rngs))
     ensemble = nnx.vmap(lambda rngs: Numbered(5, rngs))(nnx.Rngs(1).split(3))
     models = nnx.List([Numbered(6, rngs), sequential, ensemble])
+    models[0].linear1.dtype, models[0].linear1.precision = jnp.float32, "highest"
     x = oracle.random((ROWS, IN), "float32")
+
+    options = {"dtype": "float32", "precision": jax.lax.Precision.HIGHEST}
 
     def loop(models, x):
         return [models[0](x), models[1](x), nnx.vmap(lambda model, x: model(x), in_axes=(0, None))(models[2], x)]
 
     def ours(models, x):
-        return networks.apply([models[0], nnx.state(models[1]), models[2]], x, nnx.tanh)
+        return networks.apply([models[0], nnx.state(models[1]), models[2]], x, nnx.tanh, **options)
 
     def gradients(f, models, x):
         return nnx.to_pure_dict(nnx.grad(lambda m: sum(jnp.sum(jnp.sin(y)) for y in f(m, x)))(models))
@@ -341,6 +344,12 @@ TABLE = {
         r"networks\[0\].activation is the function gelu, but the call has activation='relu'",
     ),
     "dropout": (lambda: networks.apply([[ONE, eqx.nn.Dropout()]], X, None), ValueError, r"networks\[0\]\[1\].p is 0.5"),
+    "precision": (
+        lambda: networks.apply([nnx.Linear(IN, 2, precision="highest", rngs=nnx.Rngs(0))], X, None),
+        ValueError,
+        r"networks\[0\] has precision='highest': the call must have it",
+    ),
+    "no dtype": (lambda: networks.apply([ONE], X, None, dtype="float31"), TypeError, "dtype is 'float31'"),
     "unknown": (lambda: networks.apply([ONE], X, "swish"), ValueError, "swish"),
     "depth": (
         lambda: networks.apply_typed([ONE, network((IN, 2))], X, None, types=np.zeros(ROWS, int)),

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.epilogue import Activation, resolve_activation
+from jax_vbgemm._src.epilogue import Activation
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
 from jax_vbgemm._src.networks.layers import Layer, Reader
 from jax_vbgemm._src.util.arguments import inputs_of, shown
@@ -88,9 +88,7 @@ def apply(
       >>> networks.apply([members], jnp.ones((10, 4)), jnp.tanh)[0].shape
       (5, 10, 1)
     """
-    names, layers = networks_of(
-        Reader(NAME, activation, final_activation, {"dtype": dtype, "precision": precision}), networks
-    )
+    names, layers = networks_of(Reader(NAME, activation, final_activation, dtype, precision), networks)
     xs = _inputs(names, layers, inputs)
     vectors = [x.ndim == 1 for x in xs]
     arrays, index = distinct(xs)
@@ -124,8 +122,7 @@ def networks_of(reader: Reader, networks: Any) -> tuple[list[str], list[list[Lay
             f"{reader.function}: networks is {shown(networks)}: it must be a list or a dict of networks; one network, "
             "or one stack of them, is a list of one"
         )
-    for function in (reader.activation, reader.final_activation):
-        resolve_activation(reader.function, function)
+    reader.check()
     keys = networks if isinstance(networks, Mapping) else range(len(networks))
     names = [f"networks[{key!r}]" for key in keys]
     return names, [reader.layers(name, networks[key]) for name, key in zip(names, keys, strict=True)]

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.epilogue import Activation, resolve_activation
+from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
 from jax_vbgemm._src.util.arguments import as_array, shown
 
 # The names of a layer's weights: those of its bias, and whether the weights are (out, in).
@@ -53,7 +55,17 @@ class Reader(NamedTuple):
     function: str
     activation: Activation
     final_activation: Activation
-    options: Mapping[str, Any]  # dtype and precision
+    dtype: Any
+    precision: Any
+
+    def check(self) -> None:
+        """Raises ValueError or TypeError where an option is unknown."""
+        for activation in (self.activation, self.final_activation):
+            resolve_activation(self.function, activation)
+        try:
+            jnp.dtype(self.dtype)
+        except TypeError:
+            raise TypeError(f"{self.function}: dtype is {shown(self.dtype)}: it must be None or a dtype") from None
 
     def layers(self, path: str, network: Any) -> list[Layer]:
         """The network's layers in the order in which they are applied, checked to fit each other."""
@@ -118,9 +130,9 @@ class Reader(NamedTuple):
             raise self._unknown(f"{path} is a {type(layer).__name__}")
         if getattr(layer, "dot_general", None) not in (None, jax.lax.dot_general):
             raise self._unknown(f"{path} has a dot_general of its own")
-        for name, value in self.options.items():
-            own = getattr(layer, name, None)
-            if own is not None and own != value:
+        for name, canonical in (("dtype", jnp.dtype), ("precision", _precision)):
+            own, value = getattr(layer, name, None), getattr(self, name)
+            if own is not None and (value is None or canonical(own) != canonical(value)):
                 raise ValueError(f"{self.function}: {path} has {name}={shown(own)}: the call must have it, too")
 
     def _is_function(self, path: str, key: str, child: Any) -> bool:
@@ -178,6 +190,13 @@ def _value(node: Any) -> Any:
     """The array in a variable or a box of Flax, which hold one each."""
     leaves = jax.tree.leaves(node)
     return leaves[0] if len(leaves) == 1 else node
+
+
+def _precision(given: Any) -> Any:
+    """The precision in one of the forms in which it may be given."""
+    precision = canonical_precision(given)
+    is_algorithm = isinstance(precision, jax.lax.DotAlgorithm | jax.lax.DotAlgorithmPreset)
+    return precision if is_algorithm else precision_name(precision)
 
 
 def _is_identity(function: Callable[..., Any]) -> bool:

@@ -68,8 +68,7 @@ def apply_typed(
       >>> networks.apply_typed([hydrogen, carbon], jnp.ones((4, 4)), "relu", types=species)[:, 0]
       Array([24., 32.,  0., 24.], dtype=float32)
     """
-    options = {"dtype": dtype, "precision": precision}
-    names, layers = networks_of(Reader(NAME, activation, final_activation, options), networks)
+    names, layers = networks_of(Reader(NAME, activation, final_activation, dtype, precision), networks)
     _check_alike(names, layers)
     x = as_array(NAME, "x", x)
     first = layers[0][0]
