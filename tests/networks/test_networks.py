@@ -151,7 +151,8 @@ class Numbered(nnx.Module):
 def test_nnx():
     """Modules, an nnx.Sequential, the state of a module, and an ensemble by nnx.vmap."""
     rngs = nnx.Rngs(0)
-    sequential = nnx.Sequential(nnx.Linear(IN, 3, rngs=rngs), nnx.tanh, nnx.Linear(3, 1, rngs=rngs))
+    hidden = [function for _ in range(5) for function in (nnx.tanh, nnx.Linear(3, 3, rngs=rngs))]
+    sequential = nnx.Sequential(nnx.Linear(IN, 3, rngs=rngs), *hidden, nnx.tanh, nnx.Linear(3, 1, rngs=rngs))
     ensemble = nnx.vmap(lambda rngs: Numbered(5, rngs))(nnx.Rngs(1).split(3))
     models = nnx.List([Numbered(6, rngs), sequential, ensemble])
     models[0].linear1.dtype, models[0].linear1.precision = jnp.float32, "highest"
@@ -160,10 +161,10 @@ def test_nnx():
     options = {"dtype": "float32", "precision": jax.lax.Precision.HIGHEST}
 
     def loop(models, x):
-        return [models[0](x), models[1](x), nnx.vmap(lambda model, x: model(x), in_axes=(0, None))(models[2], x)]
+        return [models[0](x), *[models[1](x)] * 2, nnx.vmap(lambda model, x: model(x), in_axes=(0, None))(models[2], x)]
 
     def ours(models, x):
-        return networks.apply([models[0], nnx.state(models[1]), models[2]], x, nnx.tanh, **options)
+        return networks.apply([models[0], models[1], nnx.state(models[1]), models[2]], x, nnx.tanh, **options)
 
     def gradients(f, models, x):
         return nnx.to_pure_dict(nnx.grad(lambda m: sum(jnp.sum(jnp.sin(y)) for y in f(m, x)))(models))

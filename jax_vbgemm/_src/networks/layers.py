@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -105,7 +105,7 @@ class Reader(NamedTuple):
             if _is_leaf(leaf):
                 shape = getattr(leaf, "shape", None)
                 raise self._unknown(f"{where} is {shown(leaf) if shape is None else f'an array {shape}'}")
-        if not isinstance(node, Sequence):
+        if not isinstance(node, list | tuple):
             children = {name: children[name] for name in self._in_order(path, list(children))}
         return [layer for key, child in children.values() for layer in self._layers(path + key, child)]
 
