@@ -216,9 +216,9 @@ def test_haiku():
 TYPES = np.array([2, 0, -1, 2, 1, 2, 0])
 
 
-def masked(nets, x, types, activation):
+def masked(nets, x, types, activation, final=lambda x: x):
     """Every network on every row, and the own one chosen."""
-    ys = jnp.stack([plain(net, x, activation) for net in nets])
+    ys = jnp.stack([plain(net, x, activation, final) for net in nets])
     own = jnp.expand_dims(types, 0) == jnp.arange(len(nets)).reshape(-1, *[1] * types.ndim)
     return jnp.sum(jnp.where(own[..., None], ys, jnp.zeros((), ys.dtype)), axis=0)
 
@@ -230,8 +230,8 @@ def test_networks_of_rows_of_a_type(activation):
     x = oracle.random((len(TYPES), IN), "float64")
     function = jax.nn.silu if activation == "silu" else activation
     assert_equal_programs(
-        lambda nets, x: networks.apply_typed(nets, x, activation, types=TYPES),
-        lambda nets, x: masked(nets, x, TYPES, function),
+        lambda nets, x: networks.apply_typed(nets, x, activation, types=TYPES, final_activation=activation),
+        lambda nets, x: masked(nets, x, TYPES, function, function),
         nets, x,
     )  # fmt: skip
 
