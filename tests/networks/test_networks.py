@@ -15,6 +15,7 @@ from flax import nnx
 from oracle import assert_same
 
 from jax_vbgemm import networks
+from jax_vbgemm._src.matmul.primitive import batched_matmul_p
 
 ROWS, IN = 5, 4
 WIDTHS = [(IN, 3), (IN, 6, 2), (IN, 5, 7, 1)]  # different in width and in depth
@@ -74,13 +75,17 @@ def test_a_dict_of_heads_on_one_input(shape):
     )  # fmt: skip
 
 
+def calls_of(nets, x):
+    program = jax.make_jaxpr(functools.partial(networks.apply, activation="relu"))(nets, x)
+    return [each for each in program.eqns if each.primitive is batched_matmul_p]
+
+
 def test_each_depth_is_one_call_that_reads_a_shared_input_once():
-    nets = [network(widths) for widths in WIDTHS]
-    f = functools.partial(networks.apply, activation="relu")
-    program = jax.make_jaxpr(f)(nets, oracle.random((ROWS, IN), "float64"))
-    calls = [each for each in program.eqns if "batched" in each.primitive.name or "matmul" in each.primitive.name]
-    assert len(calls) == 3
-    assert len(calls[-1].outvars) == 3
+    x = oracle.random((ROWS, IN), "float64")
+    assert [len(call.outvars) for call in calls_of([network(widths) for widths in WIDTHS], x)] == [1, 2, 3]
+    for shared in (x, x[0]):
+        first, _ = calls_of([network((IN, width, 1)) for width in (3, 5, 6)], shared)
+        assert len(first.invars) == 1 + 3 + 3  # the input, kernels and biases
 
 
 def test_stacks_beside_single_networks():
