@@ -23,7 +23,7 @@ import experiments_data
 import experiments_page
 import planners
 from candidates import Candidate, Measured, Writer, list_of
-from experiments_batches import BATCHES, COLUMNS, EVERY_BATCH, LI
+from experiments_batches import BATCHES, COLUMNS, EVERY_BATCH, LI, OCCUPANCY, PAPERS
 from jax_vbgemm import Coordinated, LoadBalanced, SortSplit, Uniform
 from jax_vbgemm._src.planner import PLANNERS, DeviceSpec, Planner, catalogue_for, device_spec, kind_of
 from jax_vbgemm._src.planner.tables.catalogue import DOT_PRODUCTS, WHOLE_ROWS
@@ -66,6 +66,7 @@ LARGE = (Problem(512, 512, 512),) * 64  # Fig. 3 of Zhang 2025: products that ar
 LI_SIZES, LI_BATCHES, LI_K = (128, 256, 512), (4, 8, 16, 32), (16, 32, 64, 128, 256, 512, 1024, 2048)
 LI_STEPS = ("coordinated, tiling alone", "coordinated, threshold", "coordinated, binary")
 ZHANG_BATCHES = (8, 16, 32, 64, 128, 256)  # Zhang 2025, section 5.1
+PROFILED = ("any_mn128_k128_b64", "any_mn512_k512_b64")  # Zhang 2025, Fig. 6; its text names no sizes
 COLUMN_SIZES = (10240, 20480)  # a large A times 2 to 16 columns, with A stored column-major, as in Rivera et al.
 
 
@@ -151,18 +152,24 @@ def _every_batch(writer: Writer, _: DeviceSpec) -> None:
             writer.add(EVERY_BATCH, name, problems_named(name), "fp32", planners.COMPARED)
 
 
+def _occupancy(writer: Writer, _: DeviceSpec) -> None:
+    for name in PROFILED:
+        own = {planner: PLANNERS[planner] for planner in ("auto", "uniform", *PAPERS)}
+        writer.add(OCCUPANCY, name, problems_named(name), "fp32", own)
+
+
 def _forest(writer: Writer, _: DeviceSpec) -> None:
     both: dict[str, Planner] = {each: Coordinated(batching=each) for each in batching_forest.HEURISTICS}
     for index in track(range(batching_forest.SAMPLES), "batching", console=console):
         writer.add(batching_forest.PART, batching_forest.workload(index), batching_forest.sample(index), "fp32", both)
 
 
-# The experiments by name, and which of their workloads cuBLAS computes as well (cublas_batches).
+# The experiments by name, and which of their workloads cuBLAS computes as well.
 PARTS: Mapping[str, Callable[[Writer, DeviceSpec], None]] = {
     "planners": _planners, READ: _readings, BRANCHES: _branches, BATCHES: _batches, THREADS: _threads, SKINNY: _skinny,
-    COLUMNS: _columns, LI: _li, EVERY_BATCH: _every_batch, "forest": _forest,
+    COLUMNS: _columns, LI: _li, EVERY_BATCH: _every_batch, OCCUPANCY: _occupancy, "forest": _forest,
 }  # fmt: skip
-FOR_CUBLAS = (BRANCHES, BATCHES, LI, EVERY_BATCH)
+FOR_CUBLAS = (BRANCHES, BATCHES, LI, EVERY_BATCH, OCCUPANCY)
 
 
 @app.command()

@@ -7,9 +7,13 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from candidates import Candidate, Measured, Table, ratios, tabulate
+from experiments_threads import ThreadTile
+from experiments_threads import read as read_threads
 from experiments_tsm2 import NOT_YET, Timed, fastest_of
 from experiments_tsm2 import read as read_tsm2
 from figures import batch_of, by_title
+from profile_occupancy import PART as OCCUPANCY
+from profile_occupancy import Profiled
 from report import table
 from workloads import Row, read_csv
 
@@ -30,6 +34,8 @@ class Later:
     cublas: Mapping[str, Mapping[tuple[str, str], float]]  # title -> (workload, precision) -> microseconds
     tsm2: Sequence[Timed]
     modules: Mapping[str, Mapping[str, float]]  # GoogLeNet's modules: name -> implementation -> microseconds
+    threads: Sequence[ThreadTile]
+    occupancy: Sequence[Profiled]
 
     def table(self, *parts: str, precision: str = "fp32") -> Table:
         """Workload -> planner, or cuBLAS, -> microseconds."""
@@ -44,9 +50,11 @@ class Later:
 
 def read(start: str) -> Later:
     """The files whose paths begin with `start`: lists of plans and the drivers' CSVs, of most plans and of those in one
-    kernel, cublas_batches', tsm2_ablation's, and flax_layers' of modules. Raises ValueError for a wrong result."""
+    kernel, cublas_batches', tsm2_ablation's, thread_tiles', profile_occupancy's, and flax_layers' of modules. Raises
+    ValueError for a wrong result."""
     plans, times = ([Path(f"{start}{of}{end}.csv") for of in ("", "_one_kernel")] for end in (".plans", ""))
-    cublas, tsm2, layers = (Path(f"{start}_{end}.csv") for end in ("cublas", "tsm2", "modules"))
+    ends = ("cublas", "tsm2", "threads", OCCUPANCY, "modules")
+    cublas, tsm2, threads, occupancy, layers = (Path(f"{start}_{end}.csv") for end in ends)
     modules: dict[str, dict[str, float]] = {}
     for row in read_csv(Row, layers) if layers.exists() else ():
         modules.setdefault(row.workload.split("_")[1], {})[row.peer] = row.graph_us
@@ -60,6 +68,8 @@ def read(start: str) -> Later:
         by_title(rows),
         read_tsm2(tsm2),
         modules,
+        read_threads(threads),
+        list(read_csv(Profiled, occupancy)) if occupancy.exists() else [],
     )
 
 

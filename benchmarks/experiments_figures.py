@@ -40,7 +40,7 @@ FIGURES = (
     ("Zhang", "Tables 4, 5", "the MI210 and the A800", "the device table has both"),
     ("Zhang", "Fig. 4", "the planners on an MI210", "{planners}, on an H100: no kernel has run on an AMD GPU"),
     ("Zhang", "Fig. 5", "the planners on an A800", "{planners}, on an H100"),
-    ("Zhang", "Fig. 6", "occupancy", "{occupancy}; that of libraries has not been profiled"),
+    ("Zhang", "Fig. 6", "occupancy", "{occupancy}, with cuBLAS's; other libraries have not been profiled"),
     ("Zhang", "Fig. 7", "time of planning", "{planning time}"),
     ("Zhang", "Fig. 8, 9", "the new TLP", "{TLP}, {planners}"),
     ("Zhang", "Fig. 10", "latency", "{latency}"),

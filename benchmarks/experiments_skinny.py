@@ -1,7 +1,11 @@
 """The section of docs/experiments.md on TSM2 and ISM2, tall and skinny products."""
 
 from experiments_data import Data, times
+from jax_vbgemm._src.planner import catalogue_for
+from jax_vbgemm._src.planner.model.occupancy import kernel_occupancy, kernel_step, tile_occupancy
+from jax_vbgemm._src.planner.tables.catalogue import DOT_PRODUCTS
 from report import table
+from workloads import problems_named
 
 
 def _with_the_worst(speedups: list[float]) -> str:
@@ -20,6 +24,41 @@ def _released(data: Data) -> str:
         return "The released kernels were not timed."
     slower = sum(theirs > cublas for theirs, cublas in pairs)
     return f"On an H100 the released kernels are slower than cuBLAS in {slower} of {len(pairs)} cases."
+
+
+def _prefetch_of_dots(data: Data) -> str:
+    """Why dot products do not load the next elements of A while they multiply: what is in flight without that, what
+    would be, and how fast A is read."""
+    device, size = data.device, 4
+    dots = [tile for tile in catalogue_for("float32", device) if tile.kernel in DOT_PRODUCTS]
+    tile = max(dots, key=lambda tile: tile.n)
+    step = kernel_step(tile, device, "float32")
+    blocks, block_bytes = tile_occupancy(tile, device).blocks, tile.m * step * size
+    in_flight = block_bytes * blocks * device.units
+    products = 2 * tile.m * tile.n * step / (device.peak_rate("float32") / device.units)
+    registers = tile.registers + block_bytes // size // tile.threads
+    deeper = kernel_occupancy(
+        device, threads=tile.threads, registers=registers, shared_bytes=tile.shared_bytes
+    ).blocks  # fmt: skip
+    rates = []
+    for name, row in data.table("skinny").items():
+        (problem,) = problems_named(name)
+        if name.startswith("tsm2") and problem.n <= tile.n:
+            moved = size * (problem.m * problem.k + problem.k * problem.n + problem.m * problem.n)
+            rates.append(1e-6 * moved / row["tall_skinny"])
+    reading = (
+        f" `tall_skinny` moves {min(rates):.2f}-{max(rates):.2f} TB/s with up to {tile.n} columns." if rates else ""
+    )
+    return (
+        "Dot products do not prefetch A (V3). That has not been tried, because by these counts it gains little: a "
+        f"thread block loads A's {block_bytes >> 10} KB of a step as soon as it has multiplied the previous ones, and "
+        f"{blocks} blocks share a multiprocessor ({tile.registers} registers a thread). So {1e-6 * in_flight:.1f} MB "
+        f"are in flight on an H100, which take {1e6 * in_flight / device.bandwidth:.1f} us at "
+        f"{1e-12 * device.bandwidth:.1f} TB/s, a copy's rate. The products of a step, with which prefetch would "
+        f"overlap, take {1e6 * products:.2f} us with {tile.n} columns, while the other block's elements are on their "
+        f"way. The next step's elements would take {registers - tile.registers} more registers, which leave {deeper} "
+        f"block a multiprocessor and as many bytes in flight.{reading}"
+    )
 
 
 def section(data: Data) -> list[str]:
@@ -59,6 +98,8 @@ def section(data: Data) -> list[str]:
         "row's planner is slower. In TF32 only the planners' plans were measured, and TSM2X has no such kernel:",
         "",
         *lines,
+        _prefetch_of_dots(data),
+        "",
         "![Tall and skinny products](experiments/skinny.svg)",
         "",
         "Tests check the t2_threshold of the K40c, M40 and P100 (section 4: 40, 6, 50) and the parameters that "

@@ -144,12 +144,14 @@ NB_MODULE(_core, m) {
   m.def("ragged_shapes", &RaggedShapes, "A GPU's tile shapes of ragged products, by number: (name, columns, thread blocks of a cluster).");
   m.def(
       "has_ragged_pipeline",
-      [](int kind, bool contraction, bool transpose_rhs, bool gathers, int shape) {
-        return vbgemm::has_ragged_pipeline(static_cast<vbgemm::Kind>(kind), contraction, transpose_rhs, gathers,
-                                           static_cast<vbgemm::RaggedShape>(shape));
+      [](int kind, int rhs, bool contraction, bool transpose_rhs, bool gathers, int shape) {
+        return vbgemm::has_ragged_pipeline(static_cast<vbgemm::Kind>(kind), static_cast<vbgemm::DType>(rhs), contraction, transpose_rhs,
+                                           gathers, static_cast<vbgemm::RaggedShape>(shape));
       },
-      nb::arg("kind"), nb::arg("contraction"), nb::arg("transpose_rhs"), nb::arg("gathers"), nb::arg("shape"),
-      "Whether GPUs with TMA have a pipelined kernel of ragged products of an arithmetic and a shape, by their numbers, and of a layout.");
+      nb::arg("kind"), nb::arg("rhs"), nb::arg("contraction"), nb::arg("transpose_rhs"), nb::arg("gathers"), nb::arg("shape"),
+      "Whether GPUs with TMA have a pipelined kernel of ragged products of an arithmetic, a dtype of rhs and a shape, by their numbers, "
+      "and of a "
+      "layout.");
   m.def(
       "ragged_line_elements", [](int kind) { return vbgemm::pipelined_line_elements(static_cast<vbgemm::Kind>(kind)); }, nb::arg("kind"),
       "Of how many elements the lines of operands and results of a pipelined kernel of ragged products must be multiples.");

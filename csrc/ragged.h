@@ -36,9 +36,9 @@ inline constexpr const char* kRaggedSizeNames[] = {"lhs_rows",         "m",     
                                                    "rhs_column_blocks"};
 inline constexpr int kRaggedSizes = sizeof(kRaggedSizeNames) / sizeof(kRaggedSizeNames[0]);
 
-// The type of an operand: that of lhs and rhs, of the result, of the sums, int32, or either of int32 and int64.
-enum class RaggedType : int32_t { factor, result, accumulator, index, group_size };
-inline constexpr const char* kRaggedTypeNames[] = {"factor", "result", "accumulator", "index", "group_size"};
+// The type of an operand: that of lhs, of rhs, of the result, of the sums, int32, or either of int32 and int64.
+enum class RaggedType : int32_t { lhs, rhs, result, accumulator, index, group_size };
+inline constexpr const char* kRaggedTypeNames[] = {"lhs", "rhs", "result", "accumulator", "index", "group_size"};
 
 // What comes in halves, so that weights in two arrays take part in one call, and neither they nor cotangents are copied. Ragged rows: the
 // halves of the columns of each matrix, or of its K, are those of two arrays, rhs and second. Ragged contraction: of a side with twice the
@@ -104,7 +104,7 @@ struct RaggedPlan {
 };
 
 struct RaggedCall {
-  DType dtype, out_dtype;  // dtype: of lhs and rhs; out_dtype: of the result
+  DType dtype, rhs_dtype, out_dtype;  // of lhs, of rhs and of the result
   Kind kind;
   bool contraction, transpose_rhs, gated;
   RaggedHalves halves;
@@ -122,6 +122,8 @@ struct RaggedCall {
   RaggedPlan plan;  // on a GPU
 
   int64_t columns() const { return gated ? 2 * n : n; }  // of the sums
+  // Whether rhs has a narrower type than the one that its products are computed in.
+  bool is_mixed() const { return rhs_dtype != arithmetic_of(kind).rhs; }
   int64_t lhs_columns() const { return halves == RaggedHalves::lhs_first || halves == RaggedHalves::lhs_second ? 2 * k : k; }
   int64_t rhs_k() const { return halves == RaggedHalves::k ? k / 2 : k; }
   int64_t rhs_columns() const {
@@ -135,7 +137,7 @@ struct RaggedCall {
     return sizes[static_cast<int>(which)];
   }
   int bytes(RaggedType type) const {  // of an element
-    const int each[] = {bytes_of(dtype), bytes_of(out_dtype), accumulator_bytes(kind), 4, wide_sizes ? 8 : 4};
+    const int each[] = {bytes_of(dtype), bytes_of(rhs_dtype), bytes_of(out_dtype), accumulator_bytes(kind), 4, wide_sizes ? 8 : 4};
     return each[static_cast<int>(type)];
   }
 };
@@ -164,7 +166,7 @@ inline bool has_all(RaggedKernel kernel, const RaggedCall& call) {
     if ((call.*kRaggedMembers[i]).data && !(kRaggedOperandTable[i].kernels & kernel)) return false;
   }
   const bool along_k = call.contraction && call.transpose_rhs;
-  return (!call.gated && !along_k && call.halves == RaggedHalves::none) || kernel == kRaggedPipelined;
+  return (!call.gated && !along_k && call.halves == RaggedHalves::none && !call.is_mixed()) || kernel == kRaggedPipelined;
 }
 
 inline int64_t results_of(const RaggedCall& call) { return elements_of(call, kRaggedOperandTable[kRaggedOperands]); }
@@ -187,9 +189,18 @@ inline bool is_float8(Kind kind) { return kind == Kind::e4m3 || kind == Kind::e5
 // A scale's block: as many steps of K, and of rhs as many columns.
 inline constexpr int kScaledDepth = 128, kScaledColumns = 128;
 
-// Whether a call's arithmetic, layout, gathering and shape have a pipelined kernel, on devices that have any. Only ragged rows of 16-bit
-// types run in clusters, and no cluster gathers.
-inline bool has_ragged_pipeline(Kind kind, bool contraction, bool transpose_rhs, bool gathers, RaggedShape shape) {
+// Whether rhs may have a narrower type than the one that its products are computed in. Such weights are K-major, and have scales of blocks
+// as above, or of single columns.
+inline bool may_be_mixed(Kind kind, DType rhs) {
+  return (kind == Kind::bf16 || kind == Kind::f16) && (rhs == DType::s8 || rhs == DType::e4m3);
+}
+
+// Whether a call's arithmetic, type of rhs, layout, gathering and shape have a pipelined kernel, on devices that have any. Only ragged rows
+// of 16-bit types run in clusters, and no cluster gathers. Mixed products have one shape.
+inline bool has_ragged_pipeline(Kind kind, DType rhs, bool contraction, bool transpose_rhs, bool gathers, RaggedShape shape) {
+  if (rhs != arithmetic_of(kind).rhs) {
+    return may_be_mixed(kind, rhs) && !contraction && transpose_rhs && !gathers && shape == RaggedShape::wide;
+  }
   if (shape == RaggedShape::none || (info_of(shape).cluster > 1 && (contraction || gathers || (kind != Kind::bf16 && kind != Kind::f16))))
     return false;
   if (kind == Kind::bf16 || kind == Kind::f16) return !(contraction && (gathers || transpose_rhs));

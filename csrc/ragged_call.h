@@ -123,9 +123,11 @@ inline Fault check_ragged_dtype(const RaggedOperandInfo& operand, ffi::DataType 
   const std::string name = operand.name;
   const std::optional<DType> dtype = dtype_of(type);
   switch (operand.type) {
-    case RaggedType::factor:
-      if (&operand == &kRaggedOperandTable[0] || dtype == arithmetic_of(call.kind).rhs) return {};
-      return name + " must have the dtype that the arithmetic multiplies on its side";
+    case RaggedType::lhs: return {};
+    case RaggedType::rhs:
+      if (&operand == &kRaggedOperandTable[1] && dtype) call.rhs_dtype = *dtype;
+      if (dtype == call.rhs_dtype && (dtype == arithmetic_of(call.kind).rhs || may_be_mixed(call.kind, *dtype))) return {};
+      return name + " must have the dtype that the arithmetic multiplies on its side, or be 8-bit weights of 16-bit rows";
     case RaggedType::result: return dtype == call.out_dtype ? Fault{} : name + " must have the result's dtype";
     case RaggedType::accumulator:
       if (dtype == accumulator_of(call.kind) && has_real_sums(call)) return {};
@@ -213,7 +215,11 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
   if ((call.halves == RaggedHalves::k && call.k % 2) || (call.halves == RaggedHalves::columns && call.columns() % 2)) {
     return "what comes in halves must be even";
   }
-  if ((call.lhs_scale.data || call.rhs_scale.data) && !is_float8(call.kind)) return "scales are for 8-bit floats";
+  if (call.lhs_scale.data && !is_float8(call.kind)) return "lhs_scale is for 8-bit floats";
+  if (call.rhs_scale.data && !is_float8(call.kind) && !call.is_mixed()) return "rhs_scale is for 8-bit numbers";
+  if (call.is_mixed() && (call.contraction || !call.transpose_rhs || call.halves != RaggedHalves::none)) {
+    return "8-bit weights of 16-bit rows must be transposed and in one array";
+  }
   const auto blocks = [](const RaggedOperand& scale, int64_t given, int64_t size, int each) {
     return !scale.data || given == 1 || given == tiles_over(size, each);
   };
@@ -221,13 +227,14 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
     return "a ragged contraction with scales must have transpose_rhs";
   }
   const int64_t depth = call.contraction ? call.m : call.k;
+  const bool of_columns = call.is_mixed() && call.rhs_column_blocks == call.columns();
   if (!blocks(call.lhs_scale, call.lhs_blocks, call.k, call.contraction ? kScaledColumns : kScaledDepth) ||
       (call.contraction && !blocks(call.lhs_scale, call.rhs_k_blocks, depth, kScaledDepth)) ||
       !blocks(call.rhs_scale, call.rhs_k_blocks, depth, kScaledDepth) ||
-      !blocks(call.rhs_scale, call.rhs_column_blocks, call.columns(), kScaledColumns)) {
+      !(blocks(call.rhs_scale, call.rhs_column_blocks, call.columns(), kScaledColumns) || of_columns)) {
     return "a scale must have one block, or one for each 128 steps of K and 128 columns";
   }
-  if (call.gated && call.rhs_scale.data && call.rhs_column_blocks > 1 && call.n % kScaledColumns) {
+  if (call.gated && call.rhs_scale.data && call.rhs_column_blocks > 1 && !of_columns && call.n % kScaledColumns) {
     return "blocks of columns of a gated product must not lie in both halves";
   }
   if (call.halves == RaggedHalves::k && call.gated) return "a gated product has halves of columns";

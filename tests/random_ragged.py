@@ -121,31 +121,38 @@ def ragged(draw: Draw) -> Call:
 
 
 def ragged_scaled(draw: Draw) -> Call:
-    """ragged_dot of 8-bit floats with scales."""
+    """ragged_dot of 8-bit floats with scales, or of rows of 16 bits with weights of 8."""
     groups, rows = draw.one_of((1, 2, 8, 33)), draw.one_of((1, 63, 129, 500, 1000))
     k, n = (16 * int(draw.rng.integers(1, 30)) for _ in range(2))
     sizes = group_sizes(draw, groups, rows)
     gated, step = draw.chance(3), 128
     n = -(-n // step) * step if gated and draw.chance(2) else n
     columns = 2 * n if gated else n
-    types = [jax.numpy.dtype(draw.one_of(("float8_e4m3fn", "float8_e5m2"))) for _ in range(2)]
-    x, w = draw.array(rows, k, dtype=types[0]), draw.array(groups, columns, k, dtype=types[1])
+    mixed = draw.chance(2)
+    of_rows, of_weights = ("bfloat16", "float16"), ("int8", "float8_e4m3fn")
+    narrow = ("float8_e4m3fn", "float8_e5m2")
+    types = [jax.numpy.dtype(draw.one_of(names)) for names in ((of_rows, of_weights) if mixed else (narrow, narrow))]
+    x, w = draw.array(rows, k, dtype=types[0]), draw.array(groups, columns, k, dtype=np.dtype(np.float32))
+    w = np.round(40 * w).astype(np.int8) if types[1] == np.int8 else w.astype(types[1])
+    least_columns = draw.one_of((1, step)) if mixed else step
     blocks = [
         tuple(size if draw.chance(2) else least for size, least in zip(shape, most, strict=True))
-        for shape, most in (((1, k), (1, step)), ((1, columns, k), (1, step, step)))
+        for shape, most in (((1, k), (1, step)), ((1, columns, k), (1, least_columns, step)))
     ]
 
     def scaled(values: np.ndarray, block: tuple[int, ...]) -> tuple[vb.Scaled, np.ndarray]:
         counts = [-(-size // each) for size, each in zip(values.shape, block, strict=True)]
-        scales = draw.rng.uniform(0.5, 2, counts).astype(np.float32)
+        scales = draw.rng.uniform(0.5, 2, counts).astype(np.float32) / (40 if values.dtype == np.int8 else 1)
         spread = scales
         for axis, each in enumerate(block):
             spread = np.repeat(spread, each, axis=axis).take(range(values.shape[axis]), axis=axis)
         return vb.Scaled(jax.device_put(values), jax.device_put(scales), block), wide(values) * wide(spread)
 
-    (lhs, x), (rhs, w) = scaled(x, blocks[0]), scaled(w, blocks[1])
-    dtype = draw.one_of(("bfloat16", "float32"))
+    (lhs, x), (rhs, w) = (jax.device_put(x), wide(x)) if mixed else scaled(x, blocks[0]), scaled(w, blocks[1])
+    dtype = draw.one_of((types[0].name if mixed else "bfloat16", "float32"))
     options = {"gated": gated, "activation": "silu" if gated else None, "precision": "highest"}
+    if mixed:
+        options["group_size_hint"] = draw.one_of((1, 1000))  # weights stay narrow, or are widened
 
     @jax.jit
     def call(lhs: Any, rhs: Any) -> jax.Array:
@@ -163,8 +170,8 @@ def ragged_scaled(draw: Draw) -> Call:
                 value = activate("silu", gate)
                 z, scale = value * up, first * np.abs(up) + second * np.abs(value) + first * second / 64
             y[part], size[part] = z, scale
-        # The tensor cores add 128 products with some 14 bits.
-        return [Compared(found, y, size * 2.0**-11 / draw.rounding())]
+        # The tensor cores add 128 products with some 14 bits. Widened weights are rounded, as are a gate's factors then.
+        return [Compared(found, y, size * (2.0**-7 if mixed else 2.0**-11) / draw.rounding())]
 
     text = f"m {rows}, k {k}, n {n}, {types}, {blocks}, {options}, {dtype}, sizes {sizes.tolist()[:10]}"
     return Call(text, lambda: call(lhs, rhs), compare)

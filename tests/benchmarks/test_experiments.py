@@ -1,7 +1,10 @@
 """The papers' experiments: their plans and page; the committed page equals the one made from its figures."""
 
 import re
+import subprocess
+import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +17,13 @@ import experiments
 import experiments_batches
 import experiments_data
 import experiments_figures
+import experiments_occupancy
 import experiments_page
+import experiments_threads
 import experiments_tsm2
 import one_kernel
 import planners
+import profile_occupancy
 from candidates import Candidate, Measured, list_of
 from jax_vbgemm._src.planner import PLANNERS, catalogue_for
 from stand_in import H100, driver, read_cases
@@ -93,7 +99,7 @@ def test_from_cases_to_the_page(few, tmp_path):
     conv = [f"{peer},g,inception_4a_b1_forward,fp32,4,1,hot,{us},nan,0,nan,0," for peer, us in MODULE.items()]
     (tmp_path / "e_modules.csv").write_text("\n".join([heading, *conv]) + "\n")
     later = page("later", [made_up], "e")
-    assert "by themselves on an H200: 4a 3.00x." in later
+    assert "| 1.87x (A800), 2.88x over MIOpen (MI210) | 3.00x (1) | 3.00x |" in later
     assert "| load_balanced over a cuBLAS loop | 7.18x (A800) | 2.00x (8) | 2.00x | 2.00x |" in later
     assert "| tiling and batching over default |  | 2.00x (4) | 2.00x | 2.00x |" in later
     assert "| load_balanced over cuBLAS on 8 streams |  | not measured yet |" in later
@@ -192,3 +198,84 @@ def test_one_kernel_for_a_batch(tmp_path):
         assert plan.choices == usual.choices
     one_kernel.header(tmp_path)
     assert "holds(kernel, tile)" in (tmp_path / "gpu" / "tile" / "tile_kernel.h").read_text()
+
+
+def test_threads_of_nine_tiles(tmp_path):
+    file = tmp_path / "threads.csv"
+    lines = ["rows,cols,threads,us,tflops,registers,spilled,occupancy,nbad"]
+    for threads, rate in ((64, 1), (128, 4), (256, 3), (512, 2)):
+        lines.append(f"32,32,{threads},10,{rate},40,{8 if threads == 64 else 0},0.5,0")
+    file.write_text("\n".join(lines) + "\n")
+    text = "\n".join(experiments_threads.every_pair(experiments_threads.read(file)))
+    assert "| 32 x 32 | 1.0 (50%, spills) | **4.0** (50%) | 3.0 (50%) | 2.0 (50%) |" in text
+    assert "not measured yet" in "\n".join(experiments_threads.every_pair([]))
+    file.write_text("\n".join([*lines, "8,8,64,10,1,40,0,0.5,3"]) + "\n")
+    with pytest.raises(ValueError, match="64 threads computed 8 x 8 tiles wrong"):
+        experiments_threads.read(file)
+
+
+# Stands in for ncu: writes its log for gpu_driver, which repeats a call of two kernels, and for cublas_batches, whose
+# first call is followed by a check.
+NCU = """#!{python}
+import csv, sys
+words = sys.argv[1:]
+ours = [("vbgemm_t128_light_f32(P)", "(10, 1)", 4000, 50, 40), ("vbgemm_t256_heavy_f32(P)", "(9, 1)", 1000, 25, 20)]
+theirs = [("void gemm<8, (bool)0>(P)", "(2, 1)", 3000, 20, 10), ("void gemm<8, (bool)0>(P)", "(2, 1)", 1000, 20, 6)]
+checks = [("<unnamed>::count_wrong(Size)", "(1, 1)", 9000, 99, 99)]
+launches = 2 * ours if "--filter" in words else theirs + checks
+names = words[words.index("--metrics") + 1].split(",")
+with open(words[words.index("--log-file") + 1], "w") as log:
+    log.write("==PROF== Connected\\n")
+    out = csv.writer(log, quoting=csv.QUOTE_ALL)
+    out.writerow(["ID", "Kernel Name", "Grid Size", "Metric Name", "Metric Unit", "Metric Value"])
+    for i, (kernel, grid, ns, theoretical, achieved) in enumerate(launches):
+        for name, value in zip(names, ("128", "1,024", f"{{ns:,}}", theoretical, achieved)):
+            out.writerow([i, kernel, grid, name, "", value])
+"""
+
+
+def test_profiled_occupancy(tmp_path, monkeypatch):
+    ncu, cases, output = tmp_path / "ncu", tmp_path / "e.case", tmp_path / "occupancy.csv"
+    ncu.write_text(NCU.format(python=sys.executable))
+    ncu.chmod(0o755)
+    experiments.cases(cases, part=["occupancy"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = ["profile_occupancy.py", cases, output, "--driver", "gpu_driver", "--cublas-batches", "cublas_batches"]
+    monkeypatch.setattr(sys, "argv", list(map(str, words)))
+    profile_occupancy.main()
+    rows = list(read_csv(profile_occupancy.Profiled, output))
+    first = experiments.PROFILED[0]
+    mine = {(row.kernel, row.launches, row.us) for row in rows if (row.workload, row.peer) == (first, "auto")}
+    assert mine == {("vbgemm_t128_light_f32", 1, 4), ("vbgemm_t256_heavy_f32", 1, 1)}
+    (cublas,) = (row for row in rows if (row.workload, row.peer) == (first, profile_occupancy.CUBLAS))
+    assert cublas.kernel == "gemm<8, (bool)0>"
+    assert (cublas.launches, cublas.us, cublas.registers, cublas.achieved) == (2, 4, 1024, pytest.approx(0.09))
+    text = "\n".join(experiments_occupancy.profiled(rows))
+    assert "| auto | 45%, 36% | 45%, 36% |" in text
+    assert "| cuBLAS loop | 20%, 9% | 20%, 9% |" in text
+    assert {row.peer for row in rows} == {"auto", "uniform", *experiments_batches.PAPERS, profile_occupancy.CUBLAS}
+
+
+def test_sections_that_run_alone(tmp_path):
+    """One section of experiments.sh needs its own program alone."""
+    program = tmp_path / "thread_tiles"
+    program.write_text('#!/bin/sh\necho ran > "$1"\n')
+    program.chmod(0o755)
+
+    def run(*sections):
+        command = [
+            "sh",
+            Path(experiments.__file__).with_suffix(".sh"),
+            "none.case",
+            tmp_path,
+            tmp_path / "out",
+            *sections,
+        ]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert run("threads").returncode == 0
+    assert (tmp_path / "out" / "papers_threads.csv").read_text() == "ran\n"
+    left_out = run("tsm2")
+    assert (left_out.returncode, "tsm2: left out" in left_out.stdout) == (0, True)
+    unknown = run("thread")
+    assert (unknown.returncode, "no section thread;" in unknown.stderr) == (2, True)

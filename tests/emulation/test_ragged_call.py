@@ -68,7 +68,7 @@ def call(
     wide = jnp.float32 if lhs.dtype.itemsize == 2 else lhs.dtype
     shape = (groups, k, n) if contraction else (m, n)
     shape = (*batch, *shape)
-    types = {"factor": lhs.dtype, "result": dtype, "accumulator": wide, "index": jnp.int32}
+    types = {"lhs": lhs.dtype, "rhs": rhs.dtype, "result": dtype, "accumulator": wide, "index": jnp.int32}
     given = {"bias": bias, "row_scale": row_scale, "group_offset": offset, "gather": gather}
     buffers = [
         jnp.zeros(0, types[OPERANDS[name].type]) if given.get(name) is None

@@ -11,6 +11,7 @@ from emulated_check import (
     PIPELINED,
     PIPELINED_F16,
     PIPELINED_FLOAT8,
+    PIPELINED_MIXED,
     PIPELINED_TF32,
     SANITIZE,
     Builder,
@@ -60,6 +61,16 @@ def test_random_calls_of_8_bits(builder: Builder, seed: int, calls: int) -> None
         str(seed),
     ]
     assert_passes(executable, *options, common=[])
+
+
+SLOW_MIXED = [pytest.param(seed, 40, marks=pytest.mark.slow(turn="ragged, mixed")) for seed in (1, 2)]
+
+
+@pytest.mark.parametrize(("seed", "calls"), [(0, 12), *SLOW_MIXED])
+def test_random_calls_with_weights_of_8_bits(builder: Builder, seed: int, calls: int) -> None:
+    executable = builder.ragged_executable(PIPELINED_MIXED if seed else PIPELINED_MIXED[:1], OPTIMIZED)
+    kinds = ["bfloat16", *(["float16"] if seed else [])]
+    assert_passes(executable, "--mixed", "--kinds", *kinds, "--calls", str(calls), "--seed", str(seed), common=[])
 
 
 @pytest.mark.slow(turn="ragged, sanitized")

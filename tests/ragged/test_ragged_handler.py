@@ -24,7 +24,13 @@ CONTRACTION = {"contraction": np.bool_(True), "rhs": jnp.ones((M, N), jnp.float3
 
 
 def ragged(result=((M, N), "float32"), **changes):
-    types = {"factor": jnp.float32, "result": jnp.float32, "accumulator": jnp.float32, "index": jnp.int32}
+    types = {
+        "lhs": jnp.float32,
+        "rhs": jnp.float32,
+        "result": jnp.float32,
+        "accumulator": jnp.float32,
+        "index": jnp.int32,
+    }
     given = {"lhs": jnp.ones((M, K), jnp.float32), "rhs": jnp.ones((G, K, N), jnp.float32), "group_sizes": SIZES}
     given |= {name: changes.pop(name) for name in CALL if name in changes}
     operands = [given[name] if name in given else jnp.zeros(0, types[OPERANDS[name].type]) for name in CALL]
@@ -78,7 +84,7 @@ def test_calls_that_keep_the_rules_are_right():
         ({"second": jnp.ones((G, K, N), jnp.float32)}, "second must be given with halves of columns or of k"),
         ({"halves": np.int64(1)}, "rhs_columns is 4, expected 2"),
         (CONTRACTION | {"halves": np.int64(2)}, "halves of k are not for this form"),
-        ({"lhs_scale": jnp.ones((M, 1), jnp.float32)}, "scales are for 8-bit floats"),
+        ({"lhs_scale": jnp.ones((M, 1), jnp.float32)}, "lhs_scale is for 8-bit floats"),
         (
             CONTRACTION
             | {

@@ -14,33 +14,45 @@ namespace {
 
 struct Pipelined {
   Kind kind;
+  DType rhs;
   bool contracts, mn_major_a, mn_major_b;
-  int cols, cluster;
+  int rows, cols, cluster;
   bool gathers;
   const void* address;
   int shared_bytes;
 };
 
-#define VBGEMM_COMPILED(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers) \
-  {Kind::kind,                                                                                 \
-   contracts,                                                                                  \
-   mn_major_a,                                                                                 \
-   mn_major_b,                                                                                 \
-   cols,                                                                                       \
-   cluster,                                                                                    \
-   gathers,                                                                                    \
-   reinterpret_cast<const void*>(name),                                                        \
-   pipeline_shared_bytes<GroupSource<GroupCut<Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>::Shared>()},
+template <class Cut>
+constexpr Pipelined compiled(const void* address, DType rhs) {
+  return {Cut::kKind,
+          rhs,
+          Cut::kContraction,
+          Cut::kMnMajorA,
+          Cut::kMnMajorB,
+          Cut::kRows,
+          Cut::kCols,
+          Cut::kCluster,
+          Cut::kGathers,
+          address,
+          pipeline_shared_bytes<typename GroupSource<Cut>::Shared>()};
+}
+
+#define VBGEMM_COMPILED(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers)                                   \
+  compiled<GroupCut<Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>(reinterpret_cast<const void*>(name), \
+                                                                                            arithmetic_of(Kind::kind).rhs),
+#define VBGEMM_COMPILED_MIXED(name, kind, weights) \
+  compiled<MixedCut<Kind::kind, DType::weights>>(reinterpret_cast<const void*>(name), DType::weights),
 const Pipelined kPipelined[] = {
     VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16) VBGEMM_EVERY_TRANSPOSED_KERNEL(
         VBGEMM_COMPILED, tf32) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e4m3)
         VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2) VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e4m3_e5m2)
-            VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2_e4m3) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16)};
+            VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2_e4m3) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16)
+                VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_COMPILED_MIXED, bf16) VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_COMPILED_MIXED, f16)};
+#undef VBGEMM_COMPILED_MIXED
 #undef VBGEMM_COMPILED
 
-// Of every pipelined kernel, whatever its type and width.
-constexpr int kTileRows = PipelineCut<Kind::bf16, 256, 1>::kRows, kThreads = PipelineCut<Kind::bf16, 256, 1>::kThreads;
-constexpr uint32_t kBoxLines = 64, kStoreLines = 16;  // of the boxes in which operands are copied and results are stored
+constexpr int kThreads = PipelineCut<Kind::bf16, 256, 1>::kThreads;  // of every pipelined kernel, whatever its type and width
+constexpr uint32_t kBoxLines = 64, kStoreLines = 16;                 // of the boxes in which operands are copied and results are stored
 
 static_assert(pipeline_shared_bytes<PlanSource<Kind::bf16>::Shared>() <= kPipelineMaxShared);
 static_assert(pipeline_shared_bytes<PlanSource<Kind::f16>::Shared>() <= kPipelineMaxShared);
@@ -62,7 +74,7 @@ const Pipelined* find_pipelined(const RaggedCall& call) {
   const bool gathers = call.gather.data;
   for (const Pipelined& one : kPipelined) {
     const bool mn_major_a = call.contraction && !call.transpose_rhs;
-    if (one.kind == call.kind && one.contracts == call.contraction && one.mn_major_a == mn_major_a &&
+    if (one.kind == call.kind && one.rhs == call.rhs_dtype && one.contracts == call.contraction && one.mn_major_a == mn_major_a &&
         one.mn_major_b == !call.transpose_rhs && one.cols == shape.columns && one.cluster == shape.cluster && one.gathers == gathers) {
       return &one;
     }
@@ -87,7 +99,7 @@ TensorOfLines half_of(TensorOfLines tensor, bool of_lines, bool second) {
 
 // Both maps of B, and where the second one begins.
 Error describe_rhs(const RaggedCall& call, GroupParameters& parameters) {
-  const DType dtype = arithmetic_of(call.kind).rhs;
+  const DType dtype = call.rhs_dtype;
   const int64_t depth = call.contraction ? call.m : call.rhs_k(), columns = call.rhs_columns();
   TensorOfLines first = matrices_of(dtype, call.rhs.data, call.transpose_rhs ? depth : columns, call.transpose_rhs ? columns : depth,
                                     call.contraction ? 1 : call.groups);
@@ -133,7 +145,7 @@ bool runs_ragged_pipeline(const RaggedCall& call) {
   const int line = pipelined_line_elements(call.kind);
   if (call.contraction && call.transpose_rhs && call.m % line) return false;
   if (call.k % line || call.n % line || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
-  if (!aligned(call.second.data)) return false;
+  if (!aligned(call.second.data) || (call.is_mixed() && call.k % 16)) return false;
   if (is_float8(call.kind) && bytes_of(call.out_dtype) == 2 && call.out_dtype != DType::bf16) return false;
   if (!call.contraction && call.halves != RaggedHalves::none && !call.gated) {
     const int64_t half = call.halves == RaggedHalves::k ? call.rhs_k() : call.rhs_columns();
@@ -170,7 +182,7 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
     const bool along_k = contraction && call.transpose_rhs;
     TensorOfLines lhs = matrices_of(dtype, call.lhs.data, along_k ? call.m : call.lhs_columns(), along_k ? call.lhs_columns() : call.m, 1);
     if (call.lhs_columns() != call.k) lhs = half_of(lhs, false, call.halves == RaggedHalves::lhs_second);
-    error = encode_map(parameters.a, lhs, kBoxLines);
+    error = encode_map(parameters.a, lhs, std::min<uint32_t>(kBoxLines, kernel->rows));
   }
   if (error == kSuccess) error = describe_rhs(call, parameters);
   if (error == kSuccess) {
@@ -179,7 +191,7 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
   }
   if (error == kSuccess && parameters.next_unit) error = clear_memory(parameters.next_unit, sizeof(uint32_t), stream);
   if (error != kSuccess) return error;
-  return launch_clusters(kernel->address, max_tiles(call, kTileRows, kernel->cols), multiprocessors(), kernel->cluster,
+  return launch_clusters(kernel->address, max_tiles(call, kernel->rows, kernel->cols), multiprocessors(), kernel->cluster,
                          kernel->shared_bytes, &parameters, stream);
 }
 

@@ -188,6 +188,18 @@ __device__ inline uint32_t narrow_pair(float low, float high) {
   return bits;
 }
 
+// a b + c of two numbers of 16 bits each, which are rounded once.
+template <Kind kKind>
+__device__ inline uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t bits;
+  if constexpr (kKind == Kind::bf16) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(bits) : "r"(a), "r"(b), "r"(c));
+  } else {
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(bits) : "r"(a), "r"(b), "r"(c));
+  }
+  return bits;
+}
+
 // Products of warpgroups (wgmma). The tensor cores read the operands from shared memory, and A also from registers, asynchronously to the
 // threads' instructions.
 
@@ -274,6 +286,22 @@ __device__ inline void wgmma(MatrixDescriptor a, MatrixDescriptor b, float (&sum
   }
 #undef VBGEMM_16_BIT_PRODUCT
 #undef VBGEMM_FACTORS
+}
+
+// As above, for 64 x 32 sums. A comes from registers, where each warp has 16 rows as in mma_bfloat16; B is K-major in shared memory.
+template <Kind kKind>
+__device__ inline void wgmma_from_registers(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[4][4], bool adds) {
+  const int add = adds;
+#define VBGEMM_16_BIT_PRODUCT(types)                                                                                              \
+  asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n32k16.f32." types, VBGEMM_16_SUMS, "{%16, %17, %18, %19}, %20, add, 1, 1, 0", "%21") \
+               : VBGEMM_SUMS(0)                                                                                                   \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"(add))
+  if constexpr (kKind == Kind::bf16) {
+    VBGEMM_16_BIT_PRODUCT("bf16.bf16");
+  } else {
+    VBGEMM_16_BIT_PRODUCT("f16.f16");
+  }
+#undef VBGEMM_16_BIT_PRODUCT
 }
 
 // As above, for 64 x 128 sums of 32 steps of K of 8-bit floats, which are K-major.

@@ -16,12 +16,14 @@
 //   kEqualDepths    the tiles of a cluster have the same depth; otherwise a CTA also passes the stages that the other one's tile has more
 //   kPartialStages  products end at a tile's last step of K, behind which a stage may hold anything: clear_lines() has cleared its chunk
 //   scales(tile, warp, lane)  the StageScales of a consumer thread, of 8-bit operands
+//   computes(tile, half)      whether a consumer warpgroup has any of the tile's results
 //   boxes(tile)     the boxes of the operands that TMA copies, by value, so that the tile need not be kept for it
 //   with_layout(tile, multiply)  calls multiply(mn_major_a, mn_major_b): whether A and B are MN-major, as compile-time constants
 #pragma once
 #include <type_traits>
 
 #include "gpu/sm90/mainloop.h"
+#include "gpu/sm90/mainloop_mixed.h"
 #include "gpu/sm90/mainloop_scaled.h"
 
 namespace vbgemm {
@@ -83,6 +85,7 @@ class PipelinedBlock {
       wave_barrier();
       cluster_sync();
     }
+    let_next_kernel_start_after_stores();
   }
 
  private:
@@ -126,21 +129,22 @@ class PipelinedBlock {
         continue;
       }
       unsigned char* const stage = shared_.stage[stages.index];
-      mbarrier_arrive_expect_tx(full, (boxes.boxes_a + boxes.halves * boxes.boxes_b) * Cut::kBoxBytes);
+      mbarrier_arrive_expect_tx(full, boxes.boxes_a * Cut::kBoxBytesA + boxes.halves * boxes.boxes_b * Cut::kBoxBytes);
       const int deep = boxes.first + k;
       const bool behind = deep >= boxes.split_depth;
       const int deep_of_b = behind ? deep - boxes.split_depth : deep;
       for (int box = 0; box < boxes.boxes_a; ++box) {
-        const int along = boxes.row + box * Cut::kBox;
-        copy_shared(boxes.shares_a, box, stage + box * Cut::kBoxBytes, *boxes.a, boxes.mn_major_a ? along : deep,
-                    boxes.mn_major_a ? deep : along, 0, full);
+        // A of mixed products has fewer rows than a box, and boxes beside each other along K.
+        const int along = boxes.row + (Cut::kMixed ? 0 : box * Cut::kBox), at = deep + (Cut::kMixed ? box * Cut::kBox : 0);
+        copy_shared(boxes.shares_a, box, stage + box * Cut::kBoxBytesA, *boxes.a, boxes.mn_major_a ? along : at,
+                    boxes.mn_major_a ? at : along, 0, full);
       }
       for (int half = 0; half < boxes.halves; ++half) {
         for (int i = 0; i < boxes.boxes_b; ++i) {
           const int box = half * boxes.boxes_of_half + i, col = boxes.col + i * Cut::kBox;
           const bool beside = half > 0 || col >= boxes.split_col;
           const int along = half == 0 && beside ? col - boxes.split_col : col;
-          copy_shared(boxes.shares_b, box, stage + (Cut::kBoxesA + box) * Cut::kBoxBytes, boxes.b[beside || behind],
+          copy_shared(boxes.shares_b, box, stage + Cut::kBoxesA * Cut::kBoxBytesA + box * Cut::kBoxBytes, boxes.b[beside || behind],
                       boxes.mn_major_b ? along : deep_of_b, boxes.mn_major_b ? deep_of_b : along, boxes.matrix, full);
         }
       }
@@ -166,8 +170,8 @@ class PipelinedBlock {
       mbarrier_wait(shared_.tile_full[tiles.index], tiles.parity);
       const Tile& tile = shared_.tile[tiles.index];
       const int depth = tile.depth;
-      // False where this warpgroup's 64 rows, or the whole tile, lie outside of the result: it then only releases the stages.
-      const bool computes = tile.rows > half * 64 && tile.cols > 0;
+      // False where this warpgroup's part of the tile lies outside of the result: it then only releases the stages.
+      const bool computes = Source::computes(tile, half);
       if (depth <= 0 || !computes) epilogue.store_waiting();
       if (tile.ends()) break;
       if (!computes || (Epilogue::kStoresZeros && depth == 0)) {
@@ -181,7 +185,7 @@ class PipelinedBlock {
         continue;
       }
       float sums[Cut::kBlocks][4];
-      if constexpr (!Epilogue::kStoresZeros || Cut::kBytes) clear(sums);
+      if constexpr (!Epilogue::kStoresZeros || Cut::kBytes || Cut::kMixed) clear(sums);
       if (depth > 0) multiply(tile, depth, warp, lane, stages, sums, [&]() __attribute__((always_inline)) { epilogue.store_waiting(); });
       const bool keeps_tile = VBGEMM_PIPELINE_STORES && epilogue.store(tile, tiles.index, sums);
       if constexpr (!Source::kEqualDepths) pass_stages((depth + Cut::kDepth - 1) / Cut::kDepth * Cut::kDepth, tile, lane, stages);
@@ -204,7 +208,10 @@ class PipelinedBlock {
                                            const Overlapped& overlapped) const {
     const int half = warp / 4;
     const auto release = [&](int stage) __attribute__((always_inline)) { release_stage(stage, lane); };
-    if constexpr (Cut::kBytes) {
+    if constexpr (Cut::kMixed) {
+      WeightScales scales = source_.weight_scales(tile, warp, lane);
+      multiply_mixed_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
+    } else if constexpr (Cut::kBytes) {
       StageScales scales = source_.scales(tile, warp, lane);
       multiply_scaled_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
     } else {

@@ -4,6 +4,7 @@
 #include "gpu/sm90/block.h"
 #include "gpu/sm90/copy_gather.h"
 #include "gpu/sm90/store_groups.h"
+#include "gpu/sm90/store_mixed.h"
 
 namespace vbgemm {
 
@@ -15,6 +16,12 @@ using GroupBlock = PipelinedBlock<Source, std::conditional_t<Source::Cut::kGathe
   VBGEMM_DEFINE_PIPELINED(                                                                                \
       name, GroupParameters,                                                                              \
       GroupBlock<vbgemm::GroupSource<vbgemm::GroupCut<vbgemm::Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>>)
+
+template <class Source>
+using MixedBlock = PipelinedBlock<Source, NoCopier, MixedEpilogue<Source>>;
+#define VBGEMM_DEFINE_MIXED_KERNEL(name, kind, weights) \
+  VBGEMM_DEFINE_PIPELINED(name, GroupParameters,        \
+                          MixedBlock<vbgemm::GroupSource<vbgemm::MixedCut<vbgemm::Kind::kind, vbgemm::DType::weights>>>)
 
 }  // namespace vbgemm
 
@@ -45,6 +52,11 @@ using GroupBlock = PipelinedBlock<Source, std::conditional_t<Source::Cut::kGathe
   define(vbgemm_ragged_gathered_rows_128_##kind, kind, false, false, true, 128, 1, true)        \
   define(vbgemm_ragged_gathered_transposed_256_##kind, kind, false, false, false, 256, 1, true) \
   define(vbgemm_ragged_gathered_transposed_128_##kind, kind, false, false, false, 128, 1, true)
+
+// Of 16-bit rows and 8-bit weights: name, arithmetic, type of the weights.
+#define VBGEMM_EVERY_MIXED_KERNEL(define, kind)    \
+  define(vbgemm_ragged_mixed_##kind##_s8, kind, s8) \
+  define(vbgemm_ragged_mixed_##kind##_e4m3, kind, e4m3)
 // clang-format on
 
 #define VBGEMM_DECLARE(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers) \
@@ -58,4 +70,8 @@ VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_DECLARE, e4m3_e5m2)
 VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_DECLARE, e5m2_e4m3)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, f16)
+#undef VBGEMM_DECLARE
+#define VBGEMM_DECLARE(name, kind, weights) extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::GroupParameters, parameters));
+VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_DECLARE, bf16)
+VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_DECLARE, f16)
 #undef VBGEMM_DECLARE

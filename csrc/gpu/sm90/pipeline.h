@@ -10,7 +10,7 @@ template <Kind kKindOfProducts, int kTileCols, int kCtas>
 struct PipelineCut {
   static constexpr Kind kKind = kKindOfProducts;
   using T = LeftOf<kKind>;
-  static constexpr bool kBytes = sizeof(T) == 1;
+  static constexpr bool kBytes = sizeof(T) == 1, kMixed = false;
   static constexpr Kind kShortResults = kBytes ? Kind::bf16 : kKind;  // the type of results that are no float32
   // A stage has 128 bytes of each line, and one product multiplies 32.
   static constexpr int kElement = static_cast<int>(sizeof(T)), kDepth = 128 / kElement, kChunk = 32 / kElement, kChunks = kDepth / kChunk;
@@ -20,7 +20,7 @@ struct PipelineCut {
   static constexpr int kTiles = 3;         // tiles found ahead of the products, and those whose results are still being stored
   static constexpr bool kGathers = false;  // whether threads copy A by cp.async, which consumers have to make visible to tensor cores
   // All copies are swizzled boxes of 64 lines of 128 bytes each. The lines of an operand run along its contiguous dimension.
-  static constexpr int kBox = 64, kBoxBytes = kBox * 128, kBoxesA = kRows / kBox, kBoxesB = kCols / kBox;
+  static constexpr int kBox = 64, kBoxBytes = kBox * 128, kBoxBytesA = kBoxBytes, kBoxesA = kRows / kBox, kBoxesB = kCols / kBox;
   static constexpr int kStageBytes = (kBoxesA + kBoxesB) * kBoxBytes;
   // A warp stages its 16 rows of results in two boxes at a time, each with 128 bytes of every row. Staging a whole tile would cost one
   // pipeline stage, and with only three stages left the products wait for copies.

@@ -5,6 +5,7 @@
 
 #include "descriptor.h"
 #include "gpu/ragged/ragged_walk.h"
+#include "gpu/sm90/mainloop_mixed.h"
 #include "gpu/sm90/mainloop_scaled.h"
 #include "gpu/sm90/pipeline.h"
 #include "gpu/tile/tile_cut.h"
@@ -21,6 +22,21 @@ struct GroupCut : PipelineCut<kKindOfProducts, kTileCols, kCtas> {
   static_assert(Pipeline::kElement == 2 || !(kMnMajorA || kMnMajorB));  // wgmma takes other types only K-major
   static_assert(!Pipeline::kBytes || !kGathers);
   using Units = RaggedUnits<CompiledTileSize<Pipeline::kRows, Pipeline::kCols>, kCtas>;
+};
+
+// Of rows with weights of another type, 8 bits wide and K-major (mainloop_mixed.h). A stage has 128 steps of K: a box of each 64 columns of
+// weights, and two boxes, beside each other along K, of the few rows of a tile.
+template <Kind kKindOfProducts, DType kTypeOfWeights>
+struct MixedCut : PipelineCut<kKindOfProducts, 256, 1> {
+  using Pipeline = PipelineCut<kKindOfProducts, 256, 1>;
+  static constexpr bool kMixed = true, kMnMajorA = false, kMnMajorB = false, kContraction = false, kGathers = false;
+  static constexpr DType kWeights = kTypeOfWeights;
+  static_assert(bytes_of(kWeights) == 1 && Pipeline::kElement == 2);
+  static constexpr int kRows = 32, kDepth = 128, kBoxesA = 2, kBoxBytesA = kRows * 128;
+  static constexpr int kStageBytes = kBoxesA * kBoxBytesA + Pipeline::kBoxesB * Pipeline::kBoxBytes;
+  static constexpr int kStages = (kPipelineMaxShared - 2048 - Pipeline::kMultiplyingWarps * Pipeline::kStagingBytes) / kStageBytes;
+  static constexpr int kBlocks = 2 * kRows / 8;  // of 8 rows of the tile, in each of a consumer warpgroup's two boxes of columns
+  using Units = RaggedUnits<CompiledTileSize<kRows, Pipeline::kCols>, 1>;
 };
 
 // The unit of work that the first CTA of a cluster has taken for both.
@@ -97,13 +113,18 @@ class GroupSource {
     }
   }
 
+  // A warpgroup has 64 rows of a tile, or of mixed products every second 64 columns.
+  static __device__ bool computes(const Tile& tile, int half) {
+    return Cut::kMixed ? tile.cols > half * Cut::kBox : tile.rows > half * Cut::kBox && tile.cols > 0;
+  }
+
   // In a gated product, B's boxes are those of the gate, then as many of the other half.
   __device__ TileBoxes boxes(const Tile& tile) const {
     TileBoxes boxes;
     boxes.halves = parameters_.sizes.gated ? 2 : 1, boxes.boxes_of_half = Cut::kBoxesB / boxes.halves;
     boxes.a = &parameters_.a, boxes.b = parameters_.b;
     boxes.split_col = parameters_.split_col, boxes.split_depth = parameters_.split_depth;
-    boxes.boxes_a = Cut::kGathers ? 0 : (tile.rows + Cut::kBox - 1) / Cut::kBox;
+    boxes.boxes_a = Cut::kGathers ? 0 : Cut::kMixed ? Cut::kBoxesA : (tile.rows + Cut::kBox - 1) / Cut::kBox;
     boxes.boxes_b = min(max(tile.cols + Cut::kBox - 1, 0) / Cut::kBox, boxes.boxes_of_half);
     boxes.mn_major_a = Cut::kMnMajorA, boxes.mn_major_b = Cut::kMnMajorB;
     boxes.shares_a = tile.shared == SharedOperand::a, boxes.shares_b = tile.shared == SharedOperand::b;
@@ -133,6 +154,20 @@ class GroupSource {
       col[i] = p.rhs_scale + (int64_t{matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks + first;
     }
     return StageScales(row, p.lhs_scale && k_blocks > 1, col, p.rhs_scale && p.rhs_k_blocks > 1);
+  }
+
+  // Of mixed products. Scales are of single columns, or of blocks of them.
+  __device__ WeightScales weight_scales(const Tile& tile, int warp, int lane) const {
+    const Parameters& p = parameters_;
+    const float* column[WeightScales::kColumns] = {};
+#pragma unroll
+    for (int i = 0; p.rhs_scale && i < WeightScales::kColumns; ++i) {
+      const int left = (p.sizes.gated ? 0 : i / 2 * 2 * Cut::kBox) + warp / 4 * Cut::kBox + warp % 4 * 16 + lane / 4 + i % 2 * 8;
+      const int within = min(tile.col + left, p.sizes.n - 1), of_product = p.sizes.gated && i / 2 > 0 ? p.sizes.n + within : within;
+      const int block = p.rhs_column_blocks == p.sizes.columns() ? of_product : min(of_product / kScaledColumns, p.rhs_column_blocks - 1);
+      column[i] = p.rhs_scale + (int64_t{tile.matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks;
+    }
+    return WeightScales(column, p.rhs_k_blocks > 1);
   }
 
   template <class Multiply>

@@ -99,6 +99,8 @@ class PlanSource {
     return boxes;
   }
 
+  static __device__ bool computes(const Tile& tile, int half) { return tile.rows > half * 64 && tile.cols > 0; }
+
   // What threads copy is K-major in shared memory.
   template <class Multiply>
   static __device__ __forceinline__ void with_layout(const Tile& tile, const Multiply& multiply) {

@@ -17,6 +17,7 @@ from jax_vbgemm._src.moe.quantized import COTANGENTS, WGRAD, checked_experts, qu
 from jax_vbgemm._src.moe.routing import Routing, dispatched, factors_of_rows, summed
 from jax_vbgemm._src.ragged.api import check_sums, extra_operand, ragged_dot, scalar_integer, sizes_argument
 from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
+from jax_vbgemm._src.scaled.scaled import Scaled
 from jax_vbgemm._src.util.arguments import shown, unsharded_array
 from jax_vbgemm._src.util.mesh_axes import mesh_axes
 
@@ -144,7 +145,8 @@ def gated_dot(
         raise ValueError(f"{name}: rhs[0] is {weights[0].shape} but rhs[1] is {weights[1].shape}: they must be equal")
     if not pair and width % 2:
         raise ValueError(f"{name}: rhs is {weights[0].shape}: gate and up lie side by side, but {width} is odd")
-    apart = pair and options.get("rhs_gradient") is not None  # each array has its own sums of gradients
+    # Each array has its own sums of gradients, or scales.
+    apart = pair and (options.get("rhs_gradient") is not None or any(isinstance(array, Scaled) for array in weights))
     rhs = tuple(weights) if pair else weights[0]
     if pair and not apart and options.get("bias") is not None:
         bias = _weights(name, "bias", tuple(_of_pair(name, "bias", options["bias"])))
@@ -223,8 +225,12 @@ def clamped_swiglu(gate: jax.Array, up: jax.Array, *, limit: float = 7.0, alpha:
 def _weights(name: str, argument: str, value: Any) -> list[jax.Array]:
     """One array of weights, or the two of a pair."""
     if not isinstance(value, tuple | list):
-        return [unsharded_array(name, argument, value)]
-    return [unsharded_array(name, f"{argument}[{i}]", x) for i, x in enumerate(_of_pair(name, argument, value))]
+        return [_weight(name, argument, value)]
+    return [_weight(name, f"{argument}[{i}]", x) for i, x in enumerate(_of_pair(name, argument, value))]
+
+
+def _weight(name: str, argument: str, value: Any) -> Any:
+    return value if isinstance(value, Scaled) else unsharded_array(name, argument, value)
 
 
 def _of_pair(name: str, argument: str, value: Any, of: str = OF_GATE_AND_UP) -> Sequence[Any]:
@@ -274,7 +280,8 @@ def expert_mlp(
       x: (tokens, d).
       gate_up: (experts, d, 2 f), the gate before the up-projection, or the pair of both, each (experts, d, f); without
         `gated` (experts, d, f).
-      down: (experts, f, n).
+      down: (experts, f, n). Weights may be `Scaled`, which `ragged_dot` says how it multiplies: to answer few tokens,
+        in 8 bits with `transpose_rhs`.
       routing: the routing of these tokens to these experts.
       activation: as for `gated_dot`; without `gated` that of x gate_up[e], or None.
       gate, interleaved: as for `gated_dot`.
@@ -318,7 +325,7 @@ def expert_mlp(
     name = "expert_mlp"
     pair = isinstance(gate_up, tuple | list)
     weights = _weights(name, "gate_up", gate_up)
-    down = unsharded_array(name, "down", down)
+    down = _weight(name, "down", down)
     x = _tokens(name, x, routing)
     axes = None if mesh_axis is None else mesh_axes(name, mesh_axis, manual=True)
     if axes is not None:

@@ -67,8 +67,10 @@ def ragged_dot(
       lhs: (m, k), or (any number, k) with `gather`. Of two `Scaled` factors the result is bfloat16 unless
         preferred_element_type says otherwise. On GPUs of compute capability 9.0 8-bit floats are multiplied as they
         are, with `transpose_rhs` and with scales of (1, 128) or whole rows of lhs and of (1, 128, 128) or whole
-        matrices of rhs, and summed in float32, 128 products at a time; elsewhere, and where one factor is not scaled,
-        they are widened before the product.
+        matrices of rhs, and summed in float32, 128 products at a time; elsewhere they are widened before the product.
+        Beside rows of bfloat16 or float16, `Scaled` weights of int8 or float8_e4m3fn with `transpose_rhs` stay 8-bit in
+        memory where groups have few rows (a decoding step of a mixture, which reads little but weights); their scales
+        are of single columns or of 128, with all of K or 128 steps of it. Other weights are widened.
       rhs: (g, k, n), or (g, n, k) where `transpose_rhs`; or a pair of such arrays, which stand for one with the columns
         of both side by side. On GPUs of compute capability 9.0 neither the pair nor its gradient is copied (for
         bfloat16 and float16; without `gated`, for multiples of 64 columns). Dtypes promote as in jnp.matmul. A float8
@@ -123,7 +125,9 @@ def ragged_dot(
     second = None
     scales: dict[str, jax.Array] = {}
     if isinstance(lhs, Scaled) or isinstance(rhs, Scaled):
-        lhs, rhs, scales, preferred_element_type = _scaled_factors(name, lhs, rhs, preferred_element_type)
+        lhs, rhs, scales, preferred_element_type = _scaled_factors(
+            name, lhs, rhs, preferred_element_type, transpose_rhs=bool(transpose_rhs)
+        )
     if isinstance(rhs, tuple | list):
         rhs, second = _pair(name, rhs)
         if rhs_gradient is not None:
@@ -204,12 +208,17 @@ def ragged_dot(
     return result
 
 
-def _scaled_factors(name: str, lhs: Any, rhs: Any, preferred: Any) -> tuple[Any, Any, dict[str, jax.Array], Any]:
+def _scaled_factors(
+    name: str, lhs: Any, rhs: Any, preferred: Any, *, transpose_rhs: bool
+) -> tuple[Any, Any, dict[str, jax.Array], Any]:
     """Both factors, their scales, which the primitive takes, and the result's dtype. A factor in blocks that the
     primitive does not know, or beside one that is not scaled, is converted."""
     if not (isinstance(lhs, Scaled) and isinstance(rhs, Scaled)):
         other = rhs if isinstance(lhs, Scaled) else lhs
         dtype = as_array(name, "rhs" if other is rhs else "lhs", other).dtype
+        if transpose_rhs and other is lhs and is_mixed(dtype, rhs) and preferred in (None, dtype, np.float32):
+            preferred = np.dtype(dtype if preferred is None else preferred)
+            return jnp.asarray(lhs), rhs.values, {"rhs_scale": rhs.scales}, preferred
         lhs, rhs = (x.dequantized(dtype) if isinstance(x, Scaled) else x for x in (lhs, rhs))
         return lhs, rhs, {}, preferred
     preferred = np.dtype(jnp.bfloat16 if preferred is None else preferred)
@@ -217,6 +226,16 @@ def _scaled_factors(name: str, lhs: Any, rhs: Any, preferred: Any) -> tuple[Any,
     if known is None or known.name not in FLOAT8 or not (_fits(lhs, (1, SCALED)) and _fits(rhs, (1, SCALED, SCALED))):
         return lhs.dequantized(), rhs.dequantized(), {}, preferred
     return lhs.values, rhs.values, {"lhs_scale": lhs.scales, "rhs_scale": rhs.scales}, preferred
+
+
+def is_mixed(dtype: Any, weights: Scaled) -> bool:
+    """Whether the primitive takes 8-bit weights beside rows of a dtype."""
+    known = dtype in (jnp.bfloat16, np.float16) and weights.dtype.name in MIXED
+    return known and any(_fits(weights, (1, columns, SCALED)) for columns in (1, SCALED))
+
+
+MIXED = ("int8", "float8_e4m3fn")
+"""The dtypes of weights beside rows of 16 bits."""
 
 
 def _fits(x: Scaled, block: tuple[int, ...]) -> bool:

@@ -65,7 +65,7 @@ def choose(program: LoweredProgram, dtypes: FactorDtypes, shapes: Sequence[Shape
         if not why and program.on_gpu:
             planned = _planned(program, dtypes, sizes, ragged)
             why = None if planned else "it has too many tiles"
-            if planned and dtypes.lhs.itemsize == 1 and not planned.only_pipelined:
+            if planned and dtypes.rhs.itemsize == 1 and not planned.only_pipelined:
                 why, planned = planned.why or "the program may run on another GPU", None
         if why and ragged.implementation == "kernel" and not _is_empty(sizes):
             raise NotImplementedError(f"ragged_dot: implementation='kernel', but {why}")
@@ -76,7 +76,8 @@ def choose(program: LoweredProgram, dtypes: FactorDtypes, shapes: Sequence[Shape
             return Choice(parts, ragged, why, planned)
         parts[part] = reasons[part]
         if part == "scales":
-            dtypes = FactorDtypes(np.dtype(np.float32), np.dtype(np.float32))
+            wide = dtypes.lhs if ragged.is_mixed else np.dtype(np.float32)
+            dtypes = FactorDtypes(wide, wide)
         ragged, shapes = _remaining(part, shapes, sizes, ragged)
 
 
@@ -96,7 +97,7 @@ def _reasons(
     if ragged.has_scales:
         if not pipelined:
             reasons["scales"] = lacks
-        elif ragged.gated and sizes.rhs_column_blocks not in (None, 1) and sizes.n % SCALED:
+        elif ragged.gated and sizes.rhs_column_blocks not in (None, 1, sizes.columns) and sizes.n % SCALED:
             reasons["scales"] = f"a block of {SCALED} columns has some of both halves"
     if ragged.gated and not pipelined:
         reasons["gates"] = lacks
@@ -194,7 +195,7 @@ def _planned(
     rows = sizes.m // sizes.total_groups if ragged.typical_rows is None else ragged.typical_rows
     product = plan.Product(
         ragged.contraction, ragged.transpose_rhs, ragged.gated, sizes.m, sizes.k, sizes.columns, ragged.groups,
-        sizes.total_groups, rows,
+        sizes.total_groups, rows, dtypes.rhs.name if ragged.is_mixed else None,
     )  # fmt: skip
     # An exported program may run on another device than the one for which it is planned.
     named = backends.named_target()

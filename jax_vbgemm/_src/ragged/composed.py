@@ -64,17 +64,20 @@ def gated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.
 
 
 def widened(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
-    """The product of the factors times their scales, in float32."""
+    """The product of the factors times their scales, in float32, or of a mixed product in lhs's dtype."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     blocks = {"lhs": (1, SCALED), "rhs": (1, SCALED, SCALED)}
     if ragged.contraction:
         blocks = {"lhs": (SCALED, SCALED), "rhs": (SCALED, SCALED)}
+    if ragged.is_mixed and extras["rhs_scale"].shape[-2] == rhs.shape[-2]:
+        blocks["rhs"] = (1, 1, SCALED)
+    dtype = lhs.dtype if ragged.is_mixed else np.float32
 
     def factor(x: jax.Array, name: str) -> jax.Array:
         scale = extras.pop(f"{name}_scale", None)
         wide = x.astype(np.float32)
         block = (1,) * (x.ndim - len(blocks[name])) + blocks[name]
-        return wide if scale is None else wide * spread(scale, x.shape, block)
+        return (wide if scale is None else wide * spread(scale, x.shape, block)).astype(dtype)
 
     lhs, rhs = factor(lhs, "lhs"), factor(rhs, "rhs")
     if ragged.contraction:
@@ -153,7 +156,9 @@ def remaining(part: str, ragged: Ragged) -> Ragged:
         case "gates":
             return ragged.without("row_scale")._replace(activation=None, gated=False)
         case "scales":
-            wide = ragged.without("lhs_scale", "rhs_scale")._replace(out_dtype=np.dtype(np.float32))
+            wide = ragged.without("lhs_scale", "rhs_scale")
+            if not ragged.is_mixed:
+                wide = wide._replace(out_dtype=np.dtype(np.float32))
             return wide._replace(transpose_rhs=False) if ragged.contraction else wide
         case "halves":
             # Both parts of a sum are added before they are rounded.

@@ -92,7 +92,13 @@ def _call(operands: Sequence[jax.Array], platform: str, ragged: Ragged, planned:
         # Offsets saturate: beyond this limit no group has weights, whatever the exact offset is.
         limit = LARGEST_SIZE // 2
         given["group_offset"] = jnp.clip(given["group_offset"], -limit, limit).astype(np.int32)
-    dtypes = {"factor": dtype, "result": ragged.out_dtype, "accumulator": accumulator(dtype), "index": np.int32}
+    dtypes = {
+        "lhs": dtype,
+        "rhs": operands[1].dtype,
+        "result": ragged.out_dtype,
+        "accumulator": accumulator(dtype),
+        "index": np.int32,
+    }
     buffers = [given[name] if name in given else jnp.zeros((0,), dtypes[OPERANDS[name].type]) for name in CALL]
     core = result[len(sizes.batch) :]
     results = [jax.ShapeDtypeStruct((*batches[-1], *core), ragged.out_dtype)]

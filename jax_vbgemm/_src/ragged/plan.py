@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jax_vbgemm import _core
-from jax_vbgemm._src.native.arithmetic import ARITHMETICS
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS, DTYPES
 from jax_vbgemm._src.planner import DeviceSpec
 from jax_vbgemm._src.planner.papers.uniform import Uniform
 from jax_vbgemm._src.planner.tables.catalogue import PIPELINED, catalogue_for
@@ -29,6 +29,8 @@ SHAPES = tuple(shape.name for shape in _SHAPES)
 """The tile shapes of the pipelined kernel; a call refers to a shape by its position here (RaggedShape in
 csrc/ragged.h)."""
 
+_LINE_OF_BYTES = 16  # TMA copies lines that begin at multiples of 16 bytes
+
 COLUMNS = {shape.name: shape.columns for shape in _SHAPES}
 
 
@@ -36,6 +38,7 @@ class Product(NamedTuple):
     """What a plan depends on.
 
     rows: of a typical group. columns: of a matrix of rhs, which is `gated` where the result has half as many.
+    weights: the dtype of rhs where it is narrower than lhs.
     """
 
     contraction: bool
@@ -47,6 +50,7 @@ class Product(NamedTuple):
     groups: int
     total_groups: int
     rows: int
+    weights: str | None = None
 
 
 class RaggedPlan(NamedTuple):
@@ -93,6 +97,12 @@ def why_not_pipelined(kind: str, device: DeviceSpec, product: Product) -> str | 
     n = product.columns // 2 if product.gated else product.columns
     line: int = _core.ragged_line_elements(list(ARITHMETICS).index(kind))
     along_k = product.contraction and product.transpose_rhs
+    if product.weights:
+        if product.k % _LINE_OF_BYTES:
+            return f"the lines of 8-bit weights are no multiples of {_LINE_OF_BYTES} elements"
+        rules = device.ragged_rules
+        if rules is None or product.rows > rules.mixed_rows:
+            return "a typical group has so many rows that weights are widened before the product"
     if product.k % line or n % line or (along_k and product.m % line):
         return f"the lines of operands and results are no multiples of {line} elements"
     return None
@@ -102,9 +112,11 @@ def has_pipeline(
     kind: str, device: DeviceSpec, product: Product, *, gathers: bool = False, shape: str = "wide"
 ) -> bool:
     """Whether a device has a pipelined kernel of an arithmetic, of a product's layout and of a tile shape."""
+    rhs = product.weights or ARITHMETICS[kind].rhs
     compiled = _core.has_ragged_pipeline(
-        list(ARITHMETICS).index(kind), product.contraction, product.transpose_rhs, gathers, SHAPES.index(shape)
-    )
+        list(ARITHMETICS).index(kind), list(DTYPES).index(rhs), product.contraction, product.transpose_rhs, gathers,
+        SHAPES.index(shape),
+    )  # fmt: skip
     # Only csrc/gpu/sm90 has them; a device that runs its kernel of batches runs these too.
     return compiled and "m384_pipelined" in catalogue_for("bfloat16", device).kernels
 
@@ -134,6 +146,8 @@ def tile_shape(kind: str, device: DeviceSpec, product: Product) -> str:
     In clusters of two thread blocks these share the copies of what two neighbouring tiles have in common: the columns
     of rhs, or the rows of lhs.
     """
+    if product.weights:
+        return "wide"
     rules = device.ragged_rules
     few_rows, paired_k = (0, None) if rules is None else (rules.few_rows, rules.paired_k)
     if product.columns <= COLUMNS["narrow"] or (not product.contraction and product.rows < few_rows):

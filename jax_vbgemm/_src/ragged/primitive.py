@@ -65,8 +65,10 @@ class Ragged(NamedTuple):
     gradient of lhs uses slots (..., rows, terms), the inverse selection: which rows of the product each row becomes.
 
     lhs_scale and rhs_scale multiply the factors of an 8-bit product: one for each SCALED steps of K (and columns of
-    rhs), or for all of them. A contraction with scales has `transpose_rhs`: then lhs and rhs are (columns, rows), their
-    scales (blocks of columns, blocks of rows), and each group's size counts as rounded up to a multiple of SCALED.
+    rhs), or for all of them. In a mixed product rhs alone has 8 bits and scales, those of SCALED columns, of single
+    columns or of all of them. A contraction with scales has `transpose_rhs`: then lhs and rhs are (columns, rows),
+    their scales (blocks of columns, blocks of rows), and each group's size counts as rounded up to a multiple of
+    SCALED.
 
     A `gated` product has 2 n columns, and its result before it is scaled is activation(gate) up, where gate and up are
     both halves of the sums; it has an activation and is no contraction.
@@ -98,6 +100,11 @@ class Ragged(NamedTuple):
     def has_scales(self) -> bool:
         """Whether a factor has scales."""
         return not {"lhs_scale", "rhs_scale"}.isdisjoint(self.extras)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether rhs has 8 bits beside an lhs of 16."""
+        return "rhs_scale" in self.extras and "lhs_scale" not in self.extras
 
     @property
     def typical_rows(self) -> int | None:

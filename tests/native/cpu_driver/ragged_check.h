@@ -28,7 +28,7 @@ struct Numbers {
 
   Numbers(DType dtype, int64_t count) : dtype(dtype), bytes(count * size_of(dtype)), values(count), sizes(count) {
     for (int64_t i = 0; i < count; ++i) {
-      const double part[2] = {uniform(-8, 8) / 8.0, is_complex(dtype) ? uniform(-8, 8) / 8.0 : 0};
+      const double part[2] = {is_integer(dtype) ? uniform(-128, 127) : uniform(-8, 8) / 8.0, is_complex(dtype) ? uniform(-8, 8) / 8.0 : 0};
       set(i, {part[0], part[1]});
     }
   }
@@ -81,6 +81,7 @@ struct RaggedRange {
   // others for the tiles of the catalogue; all are for the pipelined kernel if there are none.
   std::vector<int32_t> (*tiles_of)(Kind) = nullptr;
   bool (*has_pipeline)(Kind, bool contraction, bool transpose_rhs) = nullptr;
+  bool is_mixed = false;  // ragged rows of 16-bit types have weights of 8 bits
 };
 
 inline std::vector<DType> ragged_dtypes() {
@@ -120,18 +121,17 @@ class RandomRagged {
     rhs_entry_ = (call_.contraction ? call_.m : call_.groups * call_.rhs_k()) * call_.rhs_columns();
     out_entry_ = call_.contraction ? call_.groups * call_.k * call_.n : call_.m * call_.n;
     if (call_.plan.shape != RaggedShape::none &&
-        has_ragged_pipeline(call_.kind, call_.contraction, call_.transpose_rhs, true, RaggedShape::wide) && chance(0.4)) {
+        has_ragged_pipeline(call_.kind, call_.rhs_dtype, call_.contraction, call_.transpose_rhs, true, RaggedShape::wide) && chance(0.4)) {
       draw_gather();
     }
-    if (!has_ragged_pipeline(call_.kind, call_.contraction, call_.transpose_rhs, !gather_.empty(), call_.plan.shape) &&
+    if (!has_ragged_pipeline(call_.kind, call_.rhs_dtype, call_.contraction, call_.transpose_rhs, !gather_.empty(), call_.plan.shape) &&
         call_.plan.shape == RaggedShape::wide_pair) {
       call_.plan.shape = RaggedShape::wide;
     }
     lhs_ = operand(call_.lhs, call_.dtype, call_.lhs_rows * call_.lhs_columns(), chance(0.3));
-    const DType of_rhs = arithmetic_of(call_.kind).rhs;
-    rhs_ = operand(call_.rhs, of_rhs, rhs_entry_, chance(0.3));
-    if (has_second()) second_ = operand(call_.second, of_rhs, rhs_entry_, chance(0.3));
-    if (is_float8(call_.kind)) draw_scales();
+    rhs_ = operand(call_.rhs, call_.rhs_dtype, rhs_entry_, chance(0.3));
+    if (has_second()) second_ = operand(call_.second, call_.rhs_dtype, rhs_entry_, chance(0.3));
+    if (has_scales()) draw_scales();
     if (finishes && chance(0.7)) bias_ = operand(call_.bias, call_.out_dtype, call_.groups * call_.columns(), true);
     if (finishes && real && call_.plan.tile < 0 && chance(0.7))
       scale_ = operand(call_.row_scale, accumulator_of(call_.dtype), call_.m, true);
@@ -158,11 +158,11 @@ class RandomRagged {
   // What was drawn, in a line.
   void describe() const {
     const RaggedCall& c = call_;
-    std::printf("  of %s: m %ld, k %ld, n %ld, groups %ld, batch %ld x %ld, shape %d, tile %d,%s%s%s halves %s, activation %d,%s%s",
-                arithmetic_of(c.kind).name, c.m, c.k, c.n, c.groups, c.batch[0], c.batch[1], static_cast<int>(c.plan.shape), c.plan.tile,
-                c.contraction ? " contraction," : "", c.transpose_rhs ? " transposed," : "", c.gated ? " gated," : "",
-                kRaggedHalvesNames[static_cast<int>(c.halves)], static_cast<int>(c.activation), c.bias.data ? " bias," : "",
-                c.row_scale.data ? " row scale," : "");
+    std::printf("  of %s, %s: m %ld, k %ld, n %ld, groups %ld, batch %ld x %ld, shape %d, tile %d,%s%s%s halves %s, activation %d,%s%s",
+                arithmetic_of(c.kind).name, name_of(c.rhs_dtype), c.m, c.k, c.n, c.groups, c.batch[0], c.batch[1],
+                static_cast<int>(c.plan.shape), c.plan.tile, c.contraction ? " contraction," : "", c.transpose_rhs ? " transposed," : "",
+                c.gated ? " gated," : "", kRaggedHalvesNames[static_cast<int>(c.halves)], static_cast<int>(c.activation),
+                c.bias.data ? " bias," : "", c.row_scale.data ? " row scale," : "");
     std::printf(" scales' blocks %ld, %ld x %ld\n", c.lhs_scale.data ? c.lhs_blocks : 0, c.rhs_scale.data ? c.rhs_k_blocks : 0,
                 c.rhs_column_blocks);
   }
@@ -193,7 +193,7 @@ class RandomRagged {
     RaggedCall call{};
     call.dtype = range.dtypes[uniform(0, static_cast<int64_t>(range.dtypes.size()) - 1)];
     call.out_dtype = accumulator_of(call.dtype) != call.dtype && chance(0.3) ? DType::f32 : call.dtype;
-    call.kind = kind_of(call.dtype, call.dtype);
+    call.kind = kind_of(call.dtype, call.dtype), call.rhs_dtype = call.dtype;
     call.contraction = chance(0.4), call.transpose_rhs = !call.contraction && chance(0.5);
     const bool has_tf32 = range.tiles_of && (range.has_pipeline(Kind::tf32, false, true) || !range.tiles_of(Kind::tf32).empty());
     if (has_tf32 && call.dtype == DType::f32 && (range.tiles_of(call.kind).empty() || chance(0.5))) {
@@ -207,16 +207,21 @@ class RandomRagged {
       call.kind = kinds[uniform(0, static_cast<int64_t>(kinds.size()) - 1)];
       call.out_dtype = chance(0.5) ? DType::f32 : DType::bf16;
       call.contraction = call.contraction && range.has_pipeline(call.kind, true, true), call.transpose_rhs = true;
+      call.rhs_dtype = arithmetic_of(call.kind).rhs;
+    }
+    if (range.is_mixed) {
+      call.contraction = false, call.transpose_rhs = true, call.rhs_dtype = chance(0.5) ? DType::s8 : DType::e4m3;
     }
     call.plan = drawn_plan(range, call);
     const bool pipelined = call.plan.shape != RaggedShape::none;
+    if (range.is_mixed && pipelined) call.plan.shape = RaggedShape::wide;
     call.gated = pipelined && !call.contraction && chance(0.3);
-    const int64_t multiple = pipelined ? 16 / bytes_of(call.dtype) : 1;
+    const int64_t multiple = pipelined ? 16 / bytes_of(call.rhs_dtype) : 1;
     const auto size = [&](int64_t most) { return multiple * uniform(1, std::max<int64_t>(most / multiple, 1)); };
     const int64_t part = chance(0.1) ? 1 : 6;  // most are small
     const bool along_k = call.contraction && call.transpose_rhs;
     call.m = along_k ? size(range.m / part) : uniform(1, range.m / part), call.k = size(range.k / part), call.n = size(range.n / part);
-    if (pipelined && !along_k && chance(0.3)) draw_halves(call);
+    if (pipelined && !along_k && !call.is_mixed() && chance(0.3)) draw_halves(call);
     call.groups = call.total_groups = uniform(1, 9);
     call.lhs_rows = call.m;
     for (int64_t& batch : call.batch) batch = chance(0.2) ? uniform(1, 3) : 1;
@@ -241,7 +246,7 @@ class RandomRagged {
 
   static RaggedPlan drawn_plan(const RaggedRange& range, const RaggedCall& call) {
     if (!range.tiles_of) return {RaggedShape::none, 0, -1};
-    const std::vector<int32_t> tiles = bytes_of(call.dtype) == 1 ? std::vector<int32_t>() : range.tiles_of(call.kind);
+    const std::vector<int32_t> tiles = bytes_of(call.rhs_dtype) == 1 ? std::vector<int32_t>() : range.tiles_of(call.kind);
     if (tiles.empty() || (range.has_pipeline(call.kind, call.contraction, call.transpose_rhs) && chance(0.5))) {
       return {static_cast<RaggedShape>(uniform(1, kRaggedShapes - 1)), chance(0.5), -1};
     }
@@ -271,13 +276,14 @@ class RandomRagged {
       return numbers;
     };
     call_.rhs_k_blocks = blocks(call_.contraction ? call_.m : call_.k, kScaledDepth);
-    if (chance(0.8)) {
+    if (!call_.is_mixed() && chance(0.8)) {
       call_.lhs_blocks = blocks(call_.k, call_.contraction ? kScaledColumns : kScaledDepth);
       lhs_scale_ = scales(call_.lhs_scale, (call_.contraction ? call_.rhs_k_blocks : call_.lhs_rows) * call_.lhs_blocks);
     }
     if (chance(0.8)) {
       const bool in_both_halves = call_.gated && call_.n % kScaledColumns;
       call_.rhs_column_blocks = in_both_halves ? 1 : blocks(call_.columns(), kScaledColumns);
+      if (call_.is_mixed() && chance(0.5)) call_.rhs_column_blocks = call_.columns();
       rhs_scale_ = scales(call_.rhs_scale, (call_.contraction ? 1 : call_.groups) * call_.rhs_k_blocks * call_.rhs_column_blocks);
     }
   }
@@ -289,7 +295,9 @@ class RandomRagged {
       scale *= lhs_scale_.values[first(call_.lhs_scale, entry) + row * call_.lhs_blocks + block].real();
     }
     if (call_.rhs_scale.data) {
-      const int64_t deep = call_.rhs_k_blocks > 1 ? k / kScaledDepth : 0, across = call_.rhs_column_blocks > 1 ? col / kScaledColumns : 0;
+      const int64_t deep = call_.rhs_k_blocks > 1 ? k / kScaledDepth : 0;
+      const bool of_columns = call_.is_mixed() && call_.rhs_column_blocks == call_.columns();
+      const int64_t across = of_columns ? col : call_.rhs_column_blocks > 1 ? col / kScaledColumns : 0;
       const int64_t block = (matrix * call_.rhs_column_blocks + across) * call_.rhs_k_blocks + deep;
       scale *= rhs_scale_.values[first(call_.rhs_scale, entry) + block].real();
     }
@@ -395,7 +403,7 @@ class RandomRagged {
       const Numbers& weights = behind ? second_ : rhs_;
       const int64_t y = first(behind ? call_.second : call_.rhs, entry) + matrix * rhs_k * rhs_columns;
       const int64_t z = y + (call_.transpose_rhs ? col % rhs_columns * rhs_k + i % rhs_k : i % rhs_k * rhs_columns + col % rhs_columns);
-      const double scale = is_float8(call_.kind) ? scale_of(entry, matrix, lhs_row(row), col, i) : 1;
+      const double scale = has_scales() ? scale_of(entry, matrix, lhs_row(row), col, i) : 1;
       sum += lhs_.values[x + i] * weights.values[z] * scale, magnitude += lhs_.sizes[x + i] * weights.sizes[z] * scale;
     }
     if (!call_.bias.data) return sum;
@@ -406,6 +414,7 @@ class RandomRagged {
 
   // Whether a contraction has its factors as (columns, rows).
   bool along_k() const { return call_.contraction && call_.transpose_rhs; }
+  bool has_scales() const { return is_float8(call_.kind) || call_.is_mixed(); }
   bool has_second() const { return call_.halves == RaggedHalves::columns || call_.halves == RaggedHalves::k; }
 
   RaggedCall call_;

@@ -189,6 +189,14 @@ inline uint32_t narrow_pair(float low, float high) {
   const auto bits = [](float x) { return uint32_t{kKind == Kind::bf16 ? float_to_bfloat16(x) : float_to_float16(x)}; };
   return bits(low) | bits(high) << 16;
 }
+template <Kind kKind>
+inline uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
+  const auto number = [](uint32_t bits) {
+    return kKind == Kind::bf16 ? bfloat16_to_float(static_cast<uint16_t>(bits)) : float16_to_float(static_cast<uint16_t>(bits));
+  };
+  const auto result = [&](int shift) { return std::fma(number(a >> shift), number(b >> shift), number(c >> shift)); };
+  return narrow_pair<kKind>(result(0), result(16));
+}
 template <class Value>
 inline void keep_in_place(Value&) {}
 

@@ -61,6 +61,7 @@ inline void shfl_xor(Value& value) {
 
 inline void await_previous_kernel() { emulation::await_previous_kernel(); }
 inline void let_next_kernel_start() {}
+inline void let_next_kernel_start_after_stores() {}
 inline void leave_kernel() {}
 
 template <class T>
@@ -291,6 +292,31 @@ inline void wgmma(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[kBlocks]
       const int row = first_row + i / 2 * 8, col = 8 * block + lane % 4 * 2 + i % 2;
       double sum = adds ? sums[block][i] : 0;
       for (int k = 0; k < 16; ++k) sum += number(a.at<uint16_t>(kMnMajorA, row, k)) * number(b.at<uint16_t>(kMnMajorB, col, k));
+      sums[block][i] = emulation::cut_off<float>(sum);
+    }
+  }
+}
+
+template <Kind kKind>
+inline void wgmma_from_registers(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[4][4], bool adds) {
+  struct Fragment {
+    uint32_t a[4];
+  } mine;
+  std::memcpy(mine.a, a, sizeof a);
+  const emulation::Lanes<Fragment> all(mine);
+  const auto number = [](uint32_t bits) {
+    return static_cast<double>(kKind == Kind::bf16 ? bfloat16_to_float(static_cast<uint16_t>(bits))
+                                                   : float16_to_float(static_cast<uint16_t>(bits)));
+  };
+  const int lane = thread_index() % 32;
+  for (int block = 0; block < 4; ++block) {
+    for (int i = 0; i < 4; ++i) {
+      const int col = 8 * block + lane % 4 * 2 + i % 2;
+      double sum = adds ? sums[block][i] : 0;
+      for (int k = 0; k < 16; ++k) {
+        const uint32_t pair = all[lane / 4 * 4 + k % 8 / 2].a[k / 8 * 2 + i / 2];
+        sum += number(pair >> k % 2 * 16) * number(b.at<uint16_t>(false, col, k));
+      }
       sums[block][i] = emulation::cut_off<float>(sum);
     }
   }

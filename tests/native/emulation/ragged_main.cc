@@ -1,7 +1,9 @@
 // Random ragged products on emulated threads, against float64: the pipelined kernels, which take operands with aligned rows, and lists of
 // tiles of the catalogue. Every call runs twice and must give the same bits.
 //
-//   emulated_ragged_check [--seed N] [--calls N] [--kinds NAME...]      kinds: dtypes, all that have kernels without it
+//   emulated_ragged_check [--seed N] [--calls N] [--mixed] [--kinds NAME...]
+//
+// kinds: dtypes, all that have kernels without it. mixed: rows of 16 bits with weights of 8.
 //
 // The seed also determines the order of threads. Build: tests/native/emulation/{ragged_main,block,fiber,tensor_maps}.cc,
 // csrc/gpu/host/*launch.cu, csrc/gpu/instances/{ragged_*,tile_list,add_partial_sums}.cu and any files of the catalogue's kernels, with the
@@ -34,7 +36,8 @@ std::vector<int32_t> linked_tiles(Kind kind) {
 
 bool has_linked_pipeline(Kind kind, bool contraction, bool transpose_rhs) {
   RaggedCall call{};
-  call.dtype = arithmetic_of(kind).lhs, call.out_dtype = is_float8(kind) ? DType::bf16 : call.dtype;
+  call.dtype = arithmetic_of(kind).lhs, call.rhs_dtype = arithmetic_of(kind).rhs,
+  call.out_dtype = is_float8(kind) ? DType::bf16 : call.dtype;
   call.kind = kind, call.contraction = contraction, call.transpose_rhs = transpose_rhs;
   call.plan = {RaggedShape::wide, 0, -1};
   return has_ragged_kernel(call);
@@ -52,12 +55,12 @@ bool is_linked(DType dtype) {
          (dtype == DType::f32 && (has_linked_pipeline(Kind::tf32, false, true) || !linked_tiles(Kind::tf32).empty()));
 }
 
-bool check(uint64_t seed, int calls, const std::vector<DType>& dtypes) {
+bool check(uint64_t seed, int calls, const std::vector<DType>& dtypes, bool mixed) {
   emulation::seed(seed);
   rng.seed(seed);
   constexpr int64_t kRows = 1200, kDepth = 600, kColumns = 1500;  // of the largest calls: several tiles in each direction
   for (int i = 0; i < calls && ragged_failures == 0; ++i) {
-    RandomRagged random({dtypes, kRows, kDepth, kColumns, linked_tiles, has_linked_pipeline});
+    RandomRagged random({dtypes, kRows, kDepth, kColumns, linked_tiles, has_linked_pipeline, mixed});
     Bytes before;
     for (int run = 0; run < 2; ++run) {
       random.spoil_results();
@@ -102,6 +105,7 @@ int main(int count, char** words) {
   const std::vector<std::string> options(words + 1, words + count);
   uint64_t seed = 0;
   int calls = 20;
+  bool mixed = false;
   std::vector<DType> dtypes;
   for (size_t i = 0; i < options.size();) {
     const std::string& option = options[i++];
@@ -110,6 +114,8 @@ int main(int count, char** words) {
       seed = std::stoull(value());
     } else if (option == "--calls") {
       calls = std::stoi(value());
+    } else if (option == "--mixed") {
+      mixed = true;
     } else if (option == "--kinds") {
       do dtypes.push_back(driver::dtype_named(value()));
       while (i < options.size() && options[i][0] != '-');
@@ -122,5 +128,5 @@ int main(int count, char** words) {
       if (driver::is_linked(dtype)) dtypes.push_back(dtype);
     }
   }
-  return driver::check(seed, calls, dtypes) ? 0 : 1;
+  return driver::check(seed, calls, dtypes, mixed) ? 0 : 1;
 }

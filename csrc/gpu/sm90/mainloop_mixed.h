@@ -1,0 +1,122 @@
+// The mainloop of products of 16-bit rows with 8-bit weights, which stay 8-bit until they are in registers: such products are bound by the
+// memory's rate, and mixtures of experts that answer few tokens read hardly anything but weights. The result is computed transposed, C^T =
+// B^T A^T, because wgmma takes only its first factor from registers. The first factor's lines are then columns of weights, and its second
+// one's are rows of A, of which a tile may have as few as a group has.
+//
+// The tensor cores sum the products of 128 steps of K, those of a stage; these are added to the tile's sums times the scales of the
+// weights.
+#pragma once
+#include "gpu/sm90/pipeline.h"
+#include "gpu/tile/arithmetic.h"
+#include "ragged.h"
+
+namespace vbgemm {
+
+// The scales of the columns of weights that a consumer thread has, two in each of its two boxes, for one stage after another.
+class WeightScales {
+ public:
+  static constexpr int kColumns = 4;
+
+  // Where the scales of the first stage are, and the distance to those of the next one; 0 where all stages have the same. Null: 1.
+  __device__ WeightScales(const float* const (&column)[kColumns], int step) : step_(step) {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) column_[i] = column[i];
+    load();
+  }
+
+  // Takes the scales of the next stage, and starts to load those of the one after it, if there is one.
+  __device__ void advance(bool more) {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) now_[i] = next_[i];
+    if (!more || step_ == 0) return;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) column_[i] += step_;
+    load();
+  }
+  __device__ float of(int column) const { return now_[column]; }
+
+ private:
+  __device__ void load() {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) next_[i] = column_[i] ? *column_[i] : 1;
+  }
+
+  const float* column_[kColumns];
+  int step_;
+  float next_[kColumns], now_[kColumns];
+};
+
+// Two adjacent 8-bit numbers as two of 16 bits, which represent all of them.
+template <Kind kKind, DType kWeights>
+__device__ __forceinline__ uint32_t widened_pair(uint32_t bytes) {
+  constexpr bool kBfloat16 = kKind == Kind::bf16;
+  const uint32_t lanes = (bytes & 0xffu) | (bytes & 0xff00u) << 8;  // a byte in each half
+  if constexpr (kWeights == DType::s8) {
+    // The low 7 bits are the fraction of a number from 128 on (bfloat16), or the low 8 bits after a change of sign that of one from 1024 on
+    // (float16), from which a power of two is subtracted.
+    if constexpr (kBfloat16) return fma_pair<kKind>((lanes & 0x007f007fu) | 0x43004300u, 0x3f803f80u, (lanes & 0x00800080u) | 0xc300c300u);
+    return fma_pair<kKind>((lanes ^ 0x00800080u) | 0x64006400u, 0x3c003c00u, 0xe480e480u);
+  } else {
+    // The exponent and fraction move to the wider ones' places, which multiplies the number by a power of two. NaN would become 480.
+    static_assert(kWeights == DType::e4m3);
+    constexpr int kShift = kBfloat16 ? 4 : 7;
+    constexpr uint32_t kPower = kBfloat16 ? 0x7b807b80u : 0x5c005c00u;  // 2^120 and 2^8
+    const uint32_t magnitude = lanes & 0x007f007fu;
+    const uint32_t nans = (magnitude + 0x00010001u) & 0x00800080u;
+    const uint32_t moved = magnitude << kShift | (lanes & 0x00800080u) << 8 | nans * 0xffu;
+    return fma_pair<kKind>(moved, kPower, 0x80008000u);
+  }
+}
+
+template <class Cut, class Shared, class Overlapped, class Release>
+__device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
+                                             float (&sums)[Cut::kBlocks][4], WeightScales& scales, const Overlapped& overlapped,
+                                             const Release& release) {
+  constexpr int kParts = 2, kPart = Cut::kBlocks / kParts;           // boxes of weights, and blocks of 8 rows of each
+  constexpr int kChunks = Cut::kDepth / 16, kChunksOfBox = 64 / 16;  // of 16 steps of K: in a stage, and in a box of A
+  const int lane = thread_index() % 32, line = thread_index() / 32 % 4 * 16 + lane / 4;
+  for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
+    scales.advance(k + Cut::kDepth < depth);
+    mbarrier_wait(shared.full[stages.index], stages.parity);
+    const unsigned char* const stage = shared.stage[shfl(stages.index, 0)];
+    float products[kParts][kPart][4];
+    uint32_t weights[kParts][kChunks][4];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      // The swizzle exchanges the 16-byte vectors of a line by the line's number, of which the lane's two lines have the same remainder by
+      // 8. A vector has the weights of a chunk.
+      const unsigned char* const from =
+          stage + Cut::kBoxesA * Cut::kBoxBytesA + (half + 2 * part) * Cut::kBoxBytes + line * 128 + lane % 4 * 2;
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        uint32_t (&a)[4] = weights[part][chunk];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const unsigned char* const two = from + (chunk ^ (lane / 4)) * 16 + i % 2 * (8 * 128) + i / 2 * 8;
+          a[i] = widened_pair<Cut::kKind, Cut::kWeights>(*reinterpret_cast<const uint16_t*>(two));
+        }
+        const MatrixDescriptor rows = matrix_descriptor(stage + chunk / kChunksOfBox * Cut::kBoxBytesA, Cut::kBoxBytesA, 1024);
+        wgmma_fence();
+        wgmma_from_registers<Cut::kKind>(a, moved(rows, chunk % kChunksOfBox * 32), products[part], chunk > 0);
+        wgmma_commit_group();
+      }
+    }
+    overlapped();
+    wgmma_wait_group<0>();
+    release(stages.index);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int block = 0; block < kPart; ++block) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          keep_in_place(products[part][block][i]);
+          float& sum = sums[part * kPart + block][i];
+          sum = multiply_add(products[part][block][i], scales.of(2 * part + i / 2), sum);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace vbgemm

@@ -1,0 +1,100 @@
+"""Rows of 16 bits times weights of 8 bits, which have scales: `ragged_dot` and `expert_mlp`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import jax_vbgemm as vb
+from jax_vbgemm._src.native import backends
+from jax_vbgemm._src.ragged.choice import FactorDtypes, LoweredProgram, choose
+from jax_vbgemm._src.ragged.primitive import Ragged
+
+GROUPS, ROWS, K, N = 3, 21, 272, 144
+SIZES = jnp.array([9, 0, 7])  # 5 rows have no group
+BLOCKS = {"columns": (1, -1), "columns of 128": (1, 128), "128 x 128": (128, 128), "matrices": (-1, -1)}
+
+
+def drawn(shape, dtype=np.float32, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+def expected(lhs, weights, gated=False):
+    """In float64, of the quantized weights."""
+    factor = oracle.wide(weights.dequantized())
+    result, begin = np.zeros((ROWS, N)), 0
+    for group, size in enumerate(np.asarray(SIZES)):
+        result[begin : begin + size] = oracle.wide(lhs)[begin : begin + size] @ factor[group].T
+        begin += size
+    if gated:
+        gate, up = np.split(result, 2, axis=1)
+        result = gate / (1 + np.exp(-gate)) * up
+    return result
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", ["int8", "float8_e4m3fn"])
+def test_values(kind, dtype):
+    lhs = drawn((ROWS, K), dtype)
+    for block in BLOCKS.values():
+        weights = vb.quantize(drawn((GROUPS, N, K), seed=1) / 16, kind, block=block)
+        for gated in (False, True):
+            found = vb.ragged_dot(
+                lhs, weights, SIZES, transpose_rhs=True, gated=gated, activation="silu" if gated else None
+            )
+            assert found.dtype == lhs.dtype
+            # On a CPU, scaled weights are rounded to the rows' dtype.
+            truth = expected(lhs, weights, gated)
+            tolerance = 2 * float(jnp.finfo(dtype).eps)
+            np.testing.assert_allclose(
+                oracle.wide(found), truth, rtol=8 * tolerance, atol=tolerance * np.abs(truth).max()
+            )
+
+
+def test_gradient_of_the_rows():
+    lhs, weights = drawn((ROWS, K), jnp.bfloat16), vb.quantize(drawn((GROUPS, N, K), seed=1), "int8", block=(1, -1))
+    factor = drawn((ROWS, N), seed=2)
+
+    def loss(lhs, weights):
+        return (factor * vb.ragged_dot(lhs, weights, SIZES, transpose_rhs=True).astype(np.float32)).sum()
+
+    found, truth = (jax.grad(loss)(lhs, w) for w in (weights, weights.dequantized(jnp.bfloat16)))
+    np.testing.assert_array_equal(oracle.wide(found), oracle.wide(truth))
+
+
+def test_a_layer_of_experts():
+    x, routing = drawn((12, 128), jnp.bfloat16), vb.moe.route(drawn((12, 4), seed=3), 2)
+    gate_up, down = (vb.quantize(drawn(s, seed=4) / 8, "int8", block=(1, 128)) for s in ((4, 512, 128), (4, 128, 256)))
+    wide = [w.dequantized(jnp.bfloat16) for w in (gate_up, down)]
+
+    def layer(gate_up, down):
+        return vb.moe.expert_mlp(x, gate_up, down, routing, transpose_rhs=True)
+
+    truth = oracle.wide(layer(*wide))
+    halves = tuple(
+        vb.Scaled(*parts, (1, 128))
+        for parts in zip(*(jnp.split(a, 2, axis=1) for a in (gate_up.values, gate_up.scales)), strict=True)
+    )
+    for weights in (gate_up, halves):
+        found = jax.jit(layer)(weights, down)
+        np.testing.assert_allclose(oracle.wide(found), truth, atol=0.02 * np.abs(truth).max())
+
+
+def chosen(rows, dtypes=(jnp.bfloat16, np.int8), k=256, hint=None, blocks=(512, 2), **form):
+    shapes = [(rows, k), (8, 512, k), (8,), (8, *blocks)]
+    ragged = Ragged(np.dtype(dtypes[0]), 8, transpose_rhs=True, extras=("rhs_scale",), hint=hint, **form)
+    with vb.target("h100"):
+        return choose(LoweredProgram("cuda", True), FactorDtypes(*map(np.dtype, dtypes)), shapes, ragged)
+
+
+def test_weights_stay_narrow_where_groups_have_few_rows():
+    if backends.BACKENDS.get("cuda") is None:
+        pytest.skip("JAX has no CUDA platform here")
+    few, many = chosen(8 * 4), chosen(8 * 400)
+    assert few.parts == {}
+    assert few.plan.shape == "wide"
+    assert "so many rows" in many.parts["scales"]
+    assert chosen(8 * 400, hint=4).parts == {}
+    assert "multiples of 16" in chosen(8 * 4, k=264).parts["scales"]
+    assert "scales" in chosen(8 * 4, dtypes=(np.float32, np.int8)).parts
