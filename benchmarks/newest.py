@@ -81,12 +81,28 @@ def packed() -> list[str]:
     return table(("operands and results", "until the call returns", "until the results are there"), lines)
 
 
+def networks() -> list[str]:
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for row in rows_of("cpu_networks.csv"):
+        found.setdefault(f"`{row['program']}`, {row['step']}", {})[row["variant"]] = row
+
+    def cell(row: dict[str, str]) -> str:
+        return f"{float(row['after_us']):.0f} ({float(row['ratio']):.2f})"
+
+    lines = [
+        (title, f"{float(ways['group']['before_us']):.0f}", cell(ways["group"]), cell(ways["networks"]))
+        for title, ways in found.items()
+    ]
+    return table(("program", "loop", "`group`", "`networks`"), lines)
+
+
 def programs() -> list[str]:
     titles = {
         "nequix": "nequix, 16,384 edges", "fennol": "FeNNol, networks by element", "qwen3": "tunix, Qwen3's experts",
         "peps": "quimb and symmray, PEPS", "experts": "stand-in: loop over experts", "lora": "stand-in: adapters",
         "species": "stand-in: networks by element", "blocks": "stand-in: matrix product state",
-        "messages": "stand-in: messages of an equivariant network",
+        "messages": "stand-in: messages of an equivariant network", "mlp": "stand-in: dense layers",
+        "ensemble": "stand-in: ensemble", "heads": "stand-in: heads", "types": "stand-in: networks by type",
     }  # fmt: skip
     found: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
     for row in rows_of("h200_whole_programs.csv"):
@@ -160,6 +176,7 @@ REGIONS: dict[str, tuple[Sequence[Path], Callable[[], list[str]]]] = {
     "irreps": ([DOCS / "guides" / "irreps.md"], irreps),
     "sparse": ([DOCS / "guides" / "block_sparse.md"], sparse),
     "packed": ([DOCS / "guides" / "views.md"], packed),
+    "networks": ([DOCS / "guides" / "networks.md"], networks),
     "programs": ([DOCS / "guides" / "group.md"], programs),
     "layers": ([DOCS / "guides" / "flax.md"], layers),
 }
