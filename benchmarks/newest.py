@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from newest_files import NEVER, duration, rows_of, table
-from newest_optimizers import devices, experts, muon, muon_errors, muon_iterations
+from newest_optimizers import devices, experts, moe_peers, muon, muon_errors, muon_iterations
 from newest_uses import draw, headline, overview, traced
 
 ROOT = Path(__file__).parents[1]
@@ -81,12 +81,28 @@ def packed() -> list[str]:
     return table(("operands and results", "until the call returns", "until the results are there"), lines)
 
 
+def networks() -> list[str]:
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for row in rows_of("cpu_networks.csv"):
+        found.setdefault(f"`{row['program']}`, {row['step']}", {})[row["variant"]] = row
+
+    def cell(row: dict[str, str]) -> str:
+        return f"{float(row['after_us']):.0f} ({float(row['ratio']):.2f})"
+
+    lines = [
+        (title, f"{float(ways['group']['before_us']):.0f}", cell(ways["group"]), cell(ways["networks"]))
+        for title, ways in found.items()
+    ]
+    return table(("program", "loop", "`group`", "`networks`"), lines)
+
+
 def programs() -> list[str]:
     titles = {
         "nequix": "nequix, 16,384 edges", "fennol": "FeNNol, networks by element", "qwen3": "tunix, Qwen3's experts",
         "peps": "quimb and symmray, PEPS", "experts": "stand-in: loop over experts", "lora": "stand-in: adapters",
         "species": "stand-in: networks by element", "blocks": "stand-in: matrix product state",
-        "messages": "stand-in: messages of an equivariant network",
+        "messages": "stand-in: messages of an equivariant network", "mlp": "stand-in: dense layers",
+        "ensemble": "stand-in: ensemble", "heads": "stand-in: heads", "types": "stand-in: networks by type",
     }  # fmt: skip
     found: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
     for row in rows_of("h200_whole_programs.csv"):
@@ -156,10 +172,12 @@ REGIONS: dict[str, tuple[Sequence[Path], Callable[[], list[str]]]] = {
     "muon_errors": ([DOCS / "guides" / "optax.md"], muon_errors),
     "muon_iterations": ([DOCS / "guides" / "optax.md"], muon_iterations),
     "devices": ([DOCS / "guides" / "many_devices.md"], devices),
+    "moe_peers": ([DOCS / "guides" / "moe.md"], moe_peers),
     "experts": ([DOCS / "guides" / "many_devices.md"], experts),
     "irreps": ([DOCS / "guides" / "irreps.md"], irreps),
     "sparse": ([DOCS / "guides" / "block_sparse.md"], sparse),
     "packed": ([DOCS / "guides" / "views.md"], packed),
+    "networks": ([DOCS / "guides" / "networks.md"], networks),
     "programs": ([DOCS / "guides" / "group.md"], programs),
     "layers": ([DOCS / "guides" / "flax.md"], layers),
 }

@@ -28,15 +28,18 @@ def muon() -> list[str]:
     )
 
 
+ITERATED = {**MODELS, "llama_layer": "a Llama layer, 7 matrices"}
+
+
 def muon_iterations() -> list[str]:
-    ways = ["vbgemm", "vbgemm gram", "vbgemm float16", "vbgemm float16_gram"]
+    ways = ["vbgemm", "vbgemm float16", "vbgemm float16_gram"]
     of = {(row["model"], row["optimizer"]): float(row["loop_us"]) for row in rows_of("h200_muon_iterations.csv")}
     lines = []
     for model in dict.fromkeys(model for model, _ in of):
         theirs = of[model, "optax"]
         ours = [f"{of[model, way]:.0f} us ({theirs / of[model, way]:.3g}x)" for way in ways]
-        lines.append((MODELS[model], f"{theirs:.0f} us", *ours))
-    return table(("model", "optax", "default", "Gram", "float16", "float16, Gram"), lines)
+        lines.append((ITERATED[model], f"{theirs:.0f} us", *ours))
+    return table(("model", "optax", "default", "float16", "float16, Gram"), lines)
 
 
 def muon_errors() -> list[str]:
@@ -85,3 +88,28 @@ def experts() -> list[str]:
         for layer, title in titles.items()
     ]
     return table(("", "forward (ms)", "forward and backward (ms)"), lines)
+
+
+PEERS = {
+    "granite": "granite (1536, 512, 40, 8)", "olmoe": "OLMoE (2048, 1024, 64, 8)",
+    "qwen3_30b": "Qwen3-30B-A3B (2048, 768, 128, 8)", "gpt_oss": "gpt-oss (2880, 2880, 128, 4)",
+}  # fmt: skip
+
+
+def moe_peers() -> list[str]:
+    of = {
+        (row["model"], row["tokens"], row["direction"], row["peer"]): float(row["us"])
+        for row in rows_of("h200_moe_peers.csv")
+    }
+    lines = []
+    for case in dict.fromkeys(key[:3] for key in of):
+        model, tokens, direction = case
+        ours, dense = of[*case, "vbgemm"], of[*case, "dense"]
+        against = ours / max(dense, of[*case, "limit"])
+        others = [of.get((*case, peer)) for peer in ("torch_grouped_mm", "lax_ragged_dot")]
+        cells = [NEVER if us is None else f"{us:.0f} ({us / ours:.2g}x)" for us in others]
+        direction = direction.replace("_", " and ")
+        lines.append((PEERS[model], tokens, direction, f"{ours:.0f}", f"{dense:.0f}", f"{against:.2f}", *cells))
+    lines.sort(key=lambda line: list(PEERS.values()).index(line[0]))
+    head = ("layer", "tokens", "", "ours (us)", "dense (us)", "ours / dense", "torch `_grouped_mm`", "`lax.ragged_dot`")
+    return table(head, lines)

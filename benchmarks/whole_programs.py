@@ -11,6 +11,8 @@ other programs (`whole_programs_real.py`) need one each, and are skipped with th
   lora        stand-in: a stack of dense layers with adapters of low rank
   mlp         stand-in: a stack of dense layers
   ensemble    stand-in: networks of different width and depth
+  heads       stand-in: many heads, networks of different width on the features of one layer
+  types       stand-in: a network for each chemical element, all of one shape, on atoms in any order
   nequix      nequix: forces of a crystal, and a training step on forces
   fennol      FeNNol: an energy of species-indexed networks, and its forces
   qwen3       tunix: the mixture-of-experts layer of Qwen3 without a mesh
@@ -22,7 +24,7 @@ which other work on the machine disturbs less, and `compile` that of lowering an
 difference to `before`, relative to the largest entry of its array.
 
 \b
-    python benchmarks/whole_programs.py messages species blocks experts lora mlp ensemble --size small
+    python benchmarks/whole_programs.py messages species blocks experts lora mlp ensemble heads types --size small
     python benchmarks/whole_programs.py all --size gpu --csv whole_programs.csv
 """
 
@@ -171,12 +173,9 @@ def species(size: str) -> list[Case]:
         return sum(energies) ** 2
 
     def batched(networks: Any, features: Any) -> jax.Array:
-        xs = features
-        for layer in range(2):
-            xs = vb.batched_gemm(xs, [layers[layer] for layers in networks], activation="silu")
-        return sum(map(jnp.sum, vb.batched_matmul(xs, [layers[2] for layers in networks]))) ** 2
+        return sum(map(jnp.sum, vb.networks.apply(_without_biases(networks), features, "silu"))) ** 2
 
-    return with_gradient(loss, (networks, features), batched_gemm=batched)
+    return with_gradient(loss, (networks, features), networks=batched)
 
 
 def blocks(size: str) -> list[Case]:
@@ -278,7 +277,58 @@ def ensemble(size: str) -> list[Case]:
     def loss(networks: Any, x: Any) -> jax.Array:
         return sum((_energy_of_network(weights, x) for weights in networks), jnp.float32(0))
 
-    return with_gradient(loss, (networks, normal(99, rows, inputs)))
+    def batched(networks: Any, x: Any) -> jax.Array:
+        return sum(jnp.sum(y**2) for y in vb.networks.apply(_without_biases(networks), x, "tanh"))
+
+    return with_gradient(loss, (networks, normal(99, rows, inputs)), networks=batched)
+
+
+def heads(size: str) -> list[Case]:
+    """Networks with a hidden layer and different numbers of outputs, on the features of one dense layer."""
+    count, inputs, hidden, rows = of_size(size, (3, 4, 3, 5), (12, 64, 32, 64), (48, 256, 128, 256))
+    trunk = normal(0, inputs, inputs)
+    networks = [
+        [(normal(3 * i + 1, inputs, hidden), normal(3 * i + 2, hidden)),
+         (normal(3 * i + 3, hidden, 1 + i % 6), normal(3 * i + 4, 1 + i % 6))]
+        for i in range(count)
+    ]  # fmt: skip
+
+    def loop(networks: Any, x: Any) -> list[jax.Array]:
+        return [jax.nn.silu(x @ w + b[None]) @ v + c[None] for (w, b), (v, c) in networks]
+
+    def loss(parameters: Any, x: Any, applied: Callable[..., Any]) -> jax.Array:
+        trunk, networks = parameters
+        return sum((jnp.mean(y**2) for y in applied(networks, jax.nn.silu(x @ trunk))), jnp.float32(0))
+
+    batched = partial(loss, applied=lambda networks, x: vb.networks.apply(networks, x, "silu"))
+    args = (trunk, networks), normal(99, rows, inputs)
+    return with_gradient(partial(loss, applied=loop), args, networks=batched)
+
+
+def types(size: str) -> list[Case]:
+    """Networks that a library stacked (`nn.vmap`): all of them on all atoms, of which each keeps its element's."""
+    elements, inputs, hidden, atoms = of_size(size, (3, 4, 3, 5), (7, 128, 64, 240), (7, 384, 128, 6000))
+    widths = [inputs, hidden, hidden, 1]
+    stack = [
+        (jnp.stack([normal(10 * i + e, m, n) for e in range(elements)]), normal(90 + i, elements, n))
+        for i, (m, n) in enumerate(pairwise(widths))
+    ]
+    species = jnp.asarray(np.random.default_rng(0).integers(0, elements, atoms))
+
+    def loss(stack: Any, x: Any) -> jax.Array:
+        for i, (w, b) in enumerate(stack):
+            x = x @ w + b[:, None]
+            x = x if i == len(stack) - 1 else jax.nn.silu(x)
+        return jnp.sum(jnp.where(species[None, :, None] == jnp.arange(elements)[:, None, None], x, 0.0)) ** 2
+
+    def typed(stack: Any, x: Any) -> jax.Array:
+        return jnp.sum(vb.networks.apply_typed([stack], x, "silu", types=species)) ** 2
+
+    return with_gradient(loss, (stack, normal(99, atoms, inputs)), networks=typed)
+
+
+def _without_biases(networks: Any) -> Any:
+    return [[(w, None) for w in weights] for weights in networks]
 
 
 def _energy_of_network(weights: Any, x: Any) -> jax.Array:
@@ -288,7 +338,7 @@ def _energy_of_network(weights: Any, x: Any) -> jax.Array:
 
 
 PROGRAMS: dict[str, Callable[[str], list[Case]]] = {
-    each.__name__: each for each in (messages, species, blocks, experts, lora, mlp, ensemble)
+    each.__name__: each for each in (messages, species, blocks, experts, lora, mlp, ensemble, heads, types)
 }
 REAL = ("nequix", "fennol", "qwen3", "peps")
 

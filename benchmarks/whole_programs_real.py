@@ -118,18 +118,13 @@ def fennol(size: str) -> list[Case]:
         return jax.grad(lambda variables: jnp.sum(forces(variables, arrays) ** 2))(variables)
 
     def batched(net: Any, inputs: Any) -> Any:
-        """The networks of all elements layer by layer, each layer as one call."""
+        """The networks of all elements, each layer as one call."""
         embedding, index = inputs[net.input_key], inputs[net.species_index_key]
         names = [name for name in net.networks if name in index]
         if net.is_initializing():
             return plain(net, inputs)
-        weights = [net.networks[name].variables["params"] for name in names]
-        xs = [embedding[index[name]] for name in names]
-        layers = len(weights[0])
-        for i in range(1, layers + 1):
-            of_layer = [w[f"Layer_{i}"] for w in weights]
-            xs = vb.batched_gemm(xs, [w["kernel"] for w in of_layer], bias=[w["bias"] for w in of_layer],
-                                 activation="silu" if i < layers else None)  # fmt: skip
+        networks, atoms = [net.networks[name].variables for name in names], [embedding[index[name]] for name in names]
+        xs = vb.networks.apply(networks, atoms, "silu")
         at = jnp.concatenate([index[name] for name in names])
         out = jnp.zeros((inputs["species"].shape[0], xs[0].shape[1]), xs[0].dtype)
         return {**inputs, net.output_key: out.at[at].set(jnp.concatenate(xs), mode="drop")}
@@ -137,7 +132,7 @@ def fennol(size: str) -> list[Case]:
     plain = SpeciesIndexNet.__call__
     args = model.variables, arrays
     return [
-        Case(step, function, args, {"batched_gemm": replaced(function, SpeciesIndexNet, "__call__", batched)})
+        Case(step, function, args, {"networks": replaced(function, SpeciesIndexNet, "__call__", batched)})
         for step, function in (("forces", forces), ("training", training))
     ]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from jax_vbgemm._src.native import installation as _installation  # noqa: F401  (first: raises where something is missing)
 
 # isort: split
-from jax_vbgemm import blocksparse, irreps, moe
+from jax_vbgemm import blocksparse, irreps, moe, networks
 from jax_vbgemm._src.epilogue import ACTIVATIONS
 from jax_vbgemm._src.grouping import group
 from jax_vbgemm._src.many_devices.expert_parallel import expert_parallel as expert_parallel  # now moe.expert_parallel
@@ -65,6 +65,7 @@ __all__ = [
     "group",
     "irreps",
     "moe",
+    "networks",
     "newton_schulz",
     "pack",
     "plan",

@@ -28,6 +28,7 @@ ROOMS = [
     "_src.ragged",
     "_src.grouping",
     "_src.moe",
+    "_src.networks",
     "_src.blocksparse",
     "_src.irreps",
     "_src.many_devices",

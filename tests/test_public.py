@@ -20,10 +20,12 @@ PACKAGES = (
     "jax_vbgemm.flax.linen",
     "jax_vbgemm.flax.nnx",
     "jax_vbgemm.irreps",
+    "jax_vbgemm.irreps.equinox",
     "jax_vbgemm.irreps.flax",
     "jax_vbgemm.irreps.haiku",
     "jax_vbgemm.irreps.nnx",
     "jax_vbgemm.moe",
+    "jax_vbgemm.networks",
     "jax_vbgemm.optax",
 )
 
@@ -32,6 +34,7 @@ NEEDED = {
     "jax_vbgemm.flax": ["flax"],
     "jax_vbgemm.flax.linen": ["flax"],
     "jax_vbgemm.flax.nnx": ["flax"],
+    "jax_vbgemm.irreps.equinox": ["e3nn_jax", "equinox"],
     "jax_vbgemm.irreps.flax": ["e3nn_jax", "flax"],
     "jax_vbgemm.irreps.haiku": ["e3nn_jax", "haiku"],
     "jax_vbgemm.irreps.nnx": ["cuequivariance_jax", "flax"],
@@ -91,6 +94,7 @@ FUNCTIONS = [
             "balanced_bias", "clamped_swiglu", "combine", "dispatch", "expert_mlp", "expert_parallel", "gated_dot",
             "load_balance_loss", "quantize_experts", "route", "router_z_loss",
         ),
+        "jax_vbgemm.networks": ("apply", "apply_typed"),
         "jax_vbgemm.optax": (
             "add_cautious_decayed_weights", "apply_updates", "muon", "orthogonalize", "pack_state", "pack_tree",
             "scale_by_muon", "scale_by_normuon", "scale_by_shape", "scale_by_soap", "shampoo", "soap", "unpack_state",
@@ -107,6 +111,7 @@ CLASSES = [("jax_vbgemm", name) for name in ("RaggedArray", "Scaled", "View", "V
         for name in ("BatchedLinear", "BranchedConv1x1", "HeteroLinear", "MixtureOfExperts", "MultiLoRA")
     ),
     ("jax_vbgemm.irreps", "LinearMap"),
+    ("jax_vbgemm.irreps.equinox", "Linear"),
     ("jax_vbgemm.irreps.flax", "Linear"),
     ("jax_vbgemm.irreps.haiku", "Linear"),
     ("jax_vbgemm.irreps.nnx", "IrrepsIndexedLinear"),

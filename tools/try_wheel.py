@@ -1,6 +1,6 @@
 """Installs wheels into a fresh environment outside the checkout and runs the README's first example there:
 
-    python tools/try_wheel.py dist/jax_vbgemm-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl
+    python tools/try_wheel.py dist/jax_vbgemm-*-cp311-*.whl
 
 Several wheels (the package and its plugin) go into one environment. Their dependencies come from PyPI. With
 --environment the environment is kept, so that tests can run against the installed package.

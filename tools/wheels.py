@@ -1,13 +1,13 @@
 """Builds the published archives and wheels with CUDA compilers from PyPI, so that anyone can repeat the builds:
 
-    python tools/wheels.py sdist
-    python tools/wheels.py core --python python3.11 --python python3.12
-    python tools/wheels.py cuda13 --python python3.11 --python python3.12
+    python tools/wheels.py sdist core cuda13 --try --python python3.11 --python python3.12    # a release
+    python tools/wheels.py core                                                                # for this Python
 
-`core` is jax-vbgemm: Python and the CPU module. `cuda13` and `cuda12` are plugins, packages that contain only the CUDA
-module. Python 3.12 and newer build for the stable ABI, so that one wheel serves all later versions. auditwheel gives
-each wheel the oldest platform tag that it fulfils. The builds need a C++ compiler, and `cuda12` an nvcc of CUDA 12 in
-CUDACXX.
+`--try` installs the wheels of each Python together into a fresh environment and runs the README's first example there
+(tools/try_wheel.py). `core` is jax-vbgemm: Python and the CPU module. `cuda13` and `cuda12` are plugins, packages that
+contain only the CUDA module. Python 3.12 and newer build for the stable ABI, so that one wheel serves all later
+versions. auditwheel gives each wheel the oldest platform tag that it fulfils. The builds need a C++ compiler, and
+`cuda12` an nvcc of CUDA 12 in CUDACXX.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def sdist(output: Path) -> None:
     call(tools() / "python", "-m", "build", "--sdist", "--outdir", output, ROOT)
 
 
-def core(python: str, output: Path) -> None:
+def core(python: str, output: Path) -> Path:
     raw = WORK / "raw"
     shutil.rmtree(raw, ignore_errors=True)
     stable = ["--config-settings=wheel.py-api=cp312"] if is_stable(python) else []
@@ -105,10 +105,10 @@ def core(python: str, output: Path) -> None:
         python, "-m", "pip", "wheel", ROOT, "--no-deps", "--wheel-dir", raw, *stable,
         f"--config-settings=cmake.define.{LINK}", VBGEMM_CUDA="OFF", VBGEMM_HIP="OFF",
     )  # fmt: skip
-    repair(next(raw.glob("*.whl")), output)
+    return repair(next(raw.glob("*.whl")), output)
 
 
-def plugin(name: str, python: str, architectures: str, output: Path) -> None:
+def plugin(name: str, python: str, architectures: str, output: Path) -> Path:
     """Builds the wheel of a CUDA module. For a second Python, only the module's own source file is compiled again."""
     requires = [item for item in PROJECT["build-system"]["requires"] if not item.startswith("scikit-build")]
     version = answer(python, "-c", "import sys; print('%d%d' % sys.version_info[:2])")
@@ -125,7 +125,7 @@ def plugin(name: str, python: str, architectures: str, output: Path) -> None:
     suffix = "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))"
     module = build / ("_cuda.abi3.so" if stable else "_cuda" + answer(python, "-c", suffix))
     tag = "cp312-abi3" if stable else f"cp{version}-cp{version}"
-    repair(pack(name, module, f"{tag}-linux_x86_64", architectures, nvcc), output)
+    return repair(pack(name, module, f"{tag}-linux_x86_64", architectures, nvcc), output)
 
 
 def nvcc_of(name: str) -> Path:
@@ -173,7 +173,7 @@ def pack(name: str, module: Path, tag: str, architectures: str, nvcc: Path) -> P
     return wheel
 
 
-def repair(wheel: Path, output: Path) -> None:
+def repair(wheel: Path, output: Path) -> Path:
     """The wheel with auditwheel's tag, in `output`."""
     repaired = WORK / "repaired"
     shutil.rmtree(repaired, ignore_errors=True)
@@ -188,24 +188,30 @@ def repair(wheel: Path, output: Path) -> None:
     print(f"{made}: {size / 1e6:.1f} MB")
     if size > LARGEST:
         raise SystemExit(f"{made.name} has {size / 1e6:.0f} MB, PyPI takes {LARGEST / 1e6:.0f}")
+    return made
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["sdist", "core", *TOOLKITS])
+    parser.add_argument("what", nargs="+", choices=["sdist", "core", *TOOLKITS])
+    parser.add_argument("--try", dest="tried", action="store_true", help="install and run what was built; needs core")
     parser.add_argument("--python", action="append", help="to build for, several times for several; default: this one")
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
     parser.add_argument("--architectures", default=ARCHITECTURES, help=f"as CMake names them; default: {ARCHITECTURES}")
     options = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     output = options.output.resolve()
-    if options.what == "sdist":
+    plugins = [name for name in TOOLKITS if name in options.what]
+    if options.tried and "core" not in options.what:
+        parser.error("--try needs core: a plugin is installed beside the package of its version")
+    if "sdist" in options.what:
         sdist(output)
     for python in options.python or [sys.executable]:
-        if options.what == "core":
-            core(python, output)
-        elif options.what in TOOLKITS:
-            plugin(options.what, python, options.architectures, output)
+        package = [core(python, output)] if "core" in options.what else []
+        built = [plugin(name, python, options.architectures, output) for name in plugins]
+        if options.tried:  # each plugin by itself, as the package takes only one
+            for wheels in [[*package, each] for each in built] or [package]:
+                call(sys.executable, ROOT / "tools" / "try_wheel.py", "--python", python, *wheels)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def test_factors_of_sorted_tokens(lib):
         (
             lambda f: f(X, adapter_ids=jnp.zeros(4, int)),
             ValueError,
-            r"adapter_ids is \(4,\) but inputs have tokens \(3, 4\)",
+            r"adapter_ids is \(4,\) but the rows of the input are \(3, 4\)",
         ),
         (lambda f: layer("nnx", (1.0,)), ValueError, "scale has 1 entries but there are 2 adapters"),
         (lambda f: layer("nnx", ("1", 2.0)), TypeError, r"scale\[0\] is .* it must be a number"),

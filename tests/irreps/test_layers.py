@@ -169,6 +169,81 @@ def test_linear_of_e3nn_in_haiku():
     assert_same(*jax.jit(lambda *args: [network.apply(*args) for network in networks])(parameters, x, indices))
 
 
+EQUINOX = {
+    "plain": {"channel_out": 3}, "biases": {"biases": True, "gradient_normalization": "element"},
+    "indexed": {"linear_type": "indexed", "num_indexed_weights": 3, "force_irreps_out": True},
+    "mixed": {"linear_type": "mixed", "weights_dim": 5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", slow_except(EQUINOX, ["biases", "indexed"]))
+def test_linear_of_e3nn_in_equinox(kind):
+    e3nn, eqx = pytest.importorskip("e3nn_jax"), pytest.importorskip("equinox")
+    from jax_vbgemm.irreps.equinox import Linear
+
+    options = {"irreps_in": NEQUIP, "irreps_out": "5x0e+2x2e+3x1e+4x3o", "input_dtype": jnp.float64, **EQUINOX[kind]}
+    ours, theirs = (layer(**options, key=jax.random.key(1)) for layer in (Linear, e3nn.equinox.Linear))
+    assert type(ours) is not type(theirs)
+    x = e3nn.normal(NEQUIP, jax.random.key(0), (4,), dtype=jnp.float64)
+    chosen = {"indexed": [jnp.array([2, 0, 0, 2])], "mixed": [oracle.random((4, 5), "float64", 1)]}.get(kind, [])
+    flags = []
+
+    def results(layers, array):
+        ys = [layer(*chosen, e3nn.IrrepsArray(NEQUIP, array)) for layer in layers]
+        flags.append([y.zero_flags for y in ys])
+        return ys
+
+    assert_same(ours._weights, theirs._weights)
+    y, expected = eqx.filter_jit(results)((ours, theirs), x.array)
+    assert y.irreps == expected.irreps
+    assert flags[0][0] == flags[0][1]
+    assert_same(y, expected)
+    if kind == "biases":
+
+        def applied(layer):
+            def apply(weights, array):
+                return eqx.tree_at(lambda layer: layer._weights, layer, weights)(e3nn.IrrepsArray(NEQUIP, array)).array
+
+            return apply
+
+        assert_same_derivatives(applied(ours), applied(theirs), ours._weights, x.array)
+
+
+def test_a_layer_of_equinox_is_exported_with_any_number_of_nodes():
+    e3nn = pytest.importorskip("e3nn_jax")
+    pytest.importorskip("equinox")
+    from jax_vbgemm.irreps.equinox import Linear
+
+    options = {"irreps_in": "3x0e+2x1o", "irreps_out": "2x0e+4x1o", "input_dtype": jnp.float64}
+    first = Linear(**options, key=jax.random.key(0))
+    second = Linear(**options, linear_type="indexed", num_indexed_weights=3, key=jax.random.key(1))
+
+    def energy(x, species):
+        x = e3nn.IrrepsArray("3x0e+2x1o", x)
+        return jnp.sum(jnp.sin(first(x).array) * second(species, x).array)
+
+    (nodes,) = jax.export.symbolic_shape("nodes")
+    f = jax.jit(jax.value_and_grad(energy))
+    arguments = jax.ShapeDtypeStruct((nodes, 9), "float64"), jax.ShapeDtypeStruct((nodes,), "int32")
+    program = jax.export.deserialize(jax.export.export(f)(*arguments).serialize())
+    for n in (1, 6):
+        x, species = oracle.random((n, 9), "float64", n), jnp.arange(n, dtype=jnp.int32) % 3
+        assert_same(program.call(x, species), f(x, species))
+
+
+def test_equinox_layers_refuse_what_their_type_does_not_take():
+    e3nn = pytest.importorskip("e3nn_jax")
+    pytest.importorskip("equinox")
+    from jax_vbgemm.irreps.equinox import Linear
+
+    layer = Linear(irreps_in="3x0e", irreps_out="2x0e", key=jax.random.key(0))
+    x = e3nn.normal("3x0e", jax.random.key(0), (4,))
+    with pytest.raises(ValueError, match="linear_type is 'vanilla', but indices of weights are given"):
+        layer(jnp.zeros(4, int), x)
+    with pytest.raises(ValueError, match="x has the irreps 2x1o, but irreps_in is 3x0e"):
+        layer(e3nn.normal("2x1o", jax.random.key(0), (4,)))
+
+
 def test_irreps_that_don_t_fit_are_named():
     e3nn = pytest.importorskip("e3nn_jax")
     pytest.importorskip("flax")

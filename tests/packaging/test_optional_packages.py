@@ -11,6 +11,7 @@ CASES = [
     ("optax", "optax", "jax_vbgemm.optax needs the extra 'optax': pip install jax-vbgemm[optax]"),
     ("irreps.flax", "e3nn_jax", "jax_vbgemm.irreps.flax needs the extra 'irreps': pip install jax-vbgemm[irreps]"),
     ("irreps.haiku", "haiku", "needs the extra 'irreps' and dm-haiku: pip install jax-vbgemm[irreps] dm-haiku"),
+    ("irreps.equinox", "equinox", "needs the extra 'irreps' and equinox: pip install jax-vbgemm[irreps] equinox"),
     ("irreps.nnx", "cuequivariance_jax", "irreps.nnx needs the extra 'irreps': pip install jax-vbgemm[irreps]"),
 ]
 SCRIPT = """
@@ -19,7 +20,8 @@ import jax_vbgemm
 from jax._src import xla_bridge
 
 assert not xla_bridge.backends_are_initialized()
-print({name.split(".")[0] for name in sys.modules} & {"flax", "optax", "haiku", "e3nn_jax", "cuequivariance_jax"})
+extras = {"flax", "optax", "haiku", "equinox", "e3nn_jax", "cuequivariance_jax"}
+print({name.split(".")[0] for name in sys.modules} & extras)
 for module, missing in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
     sys.modules[missing] = None
     try:

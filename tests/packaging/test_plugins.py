@@ -1,6 +1,7 @@
 """The CUDA module of a plugin: it is found, and its CUDA version and its own version are checked."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ from jax_vbgemm._src.native import plugins
 from jax_vbgemm._src.native.version import __version__
 from jax_vbgemm._src.tools import cli
 
+ROOT = Path(__file__).parents[2]
 OWN = "jax_vbgemm._cuda"  # may have been built here
 
 
@@ -91,7 +93,9 @@ def test_why_no_device_is_seen(versions, text):
 
 
 def test_versions_agree():
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == __version__
+    headings = re.findall(r"^## \[(.*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == __version__
     for major in plugins.CUDA_MAJORS:
         assert f"jax-vbgemm-cuda{major}=={__version__}" in project["optional-dependencies"][f"cuda{major}"]

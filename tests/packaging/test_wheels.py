@@ -57,3 +57,33 @@ def test_another_cuda_than_asked_for_is_refused(wheels, tmp_path, monkeypatch):
     monkeypatch.delenv("CUDACXX")
     with pytest.raises(SystemExit, match="PyPI has no nvcc of CUDA 12: install its toolkit and name nvcc in CUDACXX"):
         wheels.nvcc_of("cuda12")
+
+
+@pytest.mark.parametrize(
+    ("what", "tried"),
+    [
+        (["sdist", "core", "cuda13"], [["core-a", "cuda13-a"], ["core-b", "cuda13-b"]]),
+        (
+            ["core", "cuda12", "cuda13"],
+            [[f"core-{p}", f"{plugin}-{p}"] for p in "ab" for plugin in ("cuda13", "cuda12")],
+        ),
+        (["core"], [["core-a"], ["core-b"]]),
+    ],
+)
+def test_one_command_builds_and_tries_the_wheels_of_both_pythons(wheels, tmp_path, monkeypatch, what, tried):
+    built, installed = [], []
+    monkeypatch.setattr(wheels, "sdist", lambda output: built.append("sdist"))
+    monkeypatch.setattr(wheels, "core", lambda python, output: f"core-{python}")
+    monkeypatch.setattr(wheels, "plugin", lambda name, python, architectures, output: f"{name}-{python}")
+    monkeypatch.setattr(wheels, "call", lambda python, script, option, of, *names: installed.append([of, *names]))
+    monkeypatch.setattr(sys, "argv", ["wheels.py", *what, "--try", "--python", "a", "--python", "b"])
+    wheels.main()
+    assert built == [each for each in what if each == "sdist"]
+    assert installed == [[names[0][-1], *names] for names in tried]
+
+
+def test_a_plugin_is_not_tried_without_the_package(wheels, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["wheels.py", "cuda13", "--try"])
+    with pytest.raises(SystemExit):
+        wheels.main()
+    assert "--try needs core" in capsys.readouterr().err

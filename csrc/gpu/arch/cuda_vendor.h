@@ -125,20 +125,10 @@ __device__ inline void await_previous_kernel() {
 }
 
 // Lets thread blocks of the next kernel in the stream start as soon as all of this kernel have called this or ended. Only a kernel that
-// calls await_previous_kernel() may follow then, as the next one of the same call does: XLA's have been seen to read results before they
-// were written (docs/design/latency.md, L2).
+// calls await_previous_kernel() may follow then: XLA's have been seen to read results before they were written (docs/design/latency.md,
+// L2).
 __device__ inline void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
-// The end of a kernel that any kernel may follow: all threads call it after their last store, and after await_previous_kernel(). The next
-// kernel, which may start then, finds what they stored even if it does not wait, and they no longer read what it may overwrite.
-__device__ inline void let_next_kernel_start_after_stores() {
-#if __CUDA_ARCH__ >= 900
-  __threadfence();
-  __syncthreads();
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }

@@ -74,7 +74,6 @@ __device__ inline int thread_index() {
 // Nothing to wait for: on HIP, a kernel starts after the previous one has ended.
 __device__ inline void await_previous_kernel() {}
 __device__ inline void let_next_kernel_start() {}
-__device__ inline void let_next_kernel_start_after_stores() {}
 __device__ inline void leave_kernel() { __builtin_amdgcn_endpgm(); }
 
 __device__ inline uint32_t block_index() { return blockIdx.x; }

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "gpu/host/dynamic_shared.h"
+#include "gpu/host/early_start.h"
 #include "gpu/host/launch.h"
 #include "gpu/host/sm90_launch.h"
 #include "gpu/tile/add_partial_sums.h"
@@ -179,7 +180,7 @@ Error launch(const GpuCall& call, Stream stream) {
       parameters.first_block = static_cast<int32_t>(launch.first_block + begin);
       parameters.launch_blocks = static_cast<int32_t>(blocks);
       const bool last = call.plan.num_splits <= 0 && begin + most >= launch.num_blocks && is_last(call, i);
-      parameters.next_may_start = !last;
+      parameters.next_may_start = !last || next_call_may_start(blocks);
       const Error error = shape_of(static_cast<Kernel>(launch.kernel)).gpus == Gpus::hopper
                               ? launch_pipelined(call.kind, kernel, parameters, stream)
                               : launch_kernel(kernel, blocks, threads, shared_bytes, &parameters, stream, 1, !call.plan_is_computed);

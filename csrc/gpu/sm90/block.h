@@ -85,7 +85,6 @@ class PipelinedBlock {
       wave_barrier();
       cluster_sync();
     }
-    let_next_kernel_start_after_stores();
   }
 
  private:

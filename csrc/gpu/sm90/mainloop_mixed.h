@@ -81,6 +81,7 @@ __device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half
     const unsigned char* const stage = shared.stage[shfl(stages.index, 0)];
     float products[kParts][kPart][4];
     uint32_t weights[kParts][kChunks][4];
+    // All loads come first, and a box's numbers are widened while the products of the other one run: no load passes a fence.
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       // The swizzle exchanges the 16-byte vectors of a line by the line's number, of which the lane's two lines have the same remainder by
@@ -89,17 +90,27 @@ __device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half
           stage + Cut::kBoxesA * Cut::kBoxBytesA + (half + 2 * part) * Cut::kBoxBytes + line * 128 + lane % 4 * 2;
 #pragma unroll
       for (int chunk = 0; chunk < kChunks; ++chunk) {
-        uint32_t (&a)[4] = weights[part][chunk];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const unsigned char* const two = from + (chunk ^ (lane / 4)) * 16 + i % 2 * (8 * 128) + i / 2 * 8;
-          a[i] = widened_pair<Cut::kKind, Cut::kWeights>(*reinterpret_cast<const uint16_t*>(two));
+          weights[part][chunk][i] = *reinterpret_cast<const uint16_t*>(two);
         }
-        const MatrixDescriptor rows = matrix_descriptor(stage + chunk / kChunksOfBox * Cut::kBoxBytesA, Cut::kBoxBytesA, 1024);
-        wgmma_fence();
-        wgmma_from_registers<Cut::kKind>(a, moved(rows, chunk % kChunksOfBox * 32), products[part], chunk > 0);
-        wgmma_commit_group();
       }
+    }
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (auto& chunk : weights[part]) {
+#pragma unroll
+        for (uint32_t& pair : chunk) pair = widened_pair<Cut::kKind, Cut::kWeights>(pair);
+      }
+      wgmma_fence();
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        const MatrixDescriptor rows = matrix_descriptor(stage + chunk / kChunksOfBox * Cut::kBoxBytesA, Cut::kBoxBytesA, 1024);
+        wgmma_from_registers<Cut::kKind>(weights[part][chunk], moved(rows, chunk % kChunksOfBox * 32), products[part], chunk > 0);
+      }
+      wgmma_commit_group();
     }
     overlapped();
     wgmma_wait_group<0>();

@@ -70,7 +70,6 @@ struct AddPartialSums {
     if (shared.place.code == kNoCode) return;
     with_result<T>(shared.place.result_type(),
                    [&](auto out) __attribute__((always_inline)) { add_up<decltype(out)>(parameters, turn, shared); });
-    let_next_kernel_start_after_stores();
   }
 
  private:

@@ -98,7 +98,6 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
       block_barrier();  // because the next tile overwrites the place and the operands
     }
     await_previous_kernel();  // with programmatic launch, the next kernel waits for this kernel alone
-    let_next_kernel_start_after_stores();
   }
 
  private:

@@ -68,9 +68,7 @@ __device__ inline int result_bytes(DType result) {
 // tiles, and a jump costs an instruction fetch (docs/design/latency.md, L12).
 template <class T>
 __device__ inline void leave_after_last(const TilePlace<T>& place) {
-  if (place.walk.tile + 1 < place.walk.end) return;
-  let_next_kernel_start_after_stores();
-  leave_kernel();
+  if (place.walk.tile + 1 >= place.walk.end) leave_kernel();
 }
 
 struct Extent {

@@ -16,12 +16,10 @@ from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.ragged.api import ragged_dot, sizes_argument
 from jax_vbgemm._src.ragged.flat_rows import only_own_columns, stacked
-from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_with_rest
-from jax_vbgemm._src.ragged.indices import clamp
+from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_id
 from jax_vbgemm._src.ragged.reference import group_of, rows_of_groups
 from jax_vbgemm._src.ragged.select_rows import select_rows
-from jax_vbgemm._src.util.arguments import as_array, shown
-from jax_vbgemm._src.util.integers import saturated
+from jax_vbgemm._src.util.arguments import shown
 
 
 def scales_of(where: str, scale: Any, count: int) -> tuple[float, ...] | None:
@@ -72,7 +70,7 @@ def adapted(
         sizes = jnp.clip(sizes, 0, jnp.asarray(x.shape[0], sizes.dtype)).astype(jnp.int32)
         sizes *= jnp.asarray(math.prod(x.shape[1:-1]), jnp.int32)
     else:
-        sizes, order = _sorted_by_adapter(where, adapter_ids, x.shape[:-1], len(downs))
+        sizes, order = sorted_by_id(where, "adapter_ids", adapter_ids, x.shape[:-1], len(downs))
         slots = inverse_permutation(order)
     ranks = [down.shape[1] for down in downs]
     on_gpu = backends.traced_target().platform in backends.GPU_PLATFORMS
@@ -87,28 +85,6 @@ def adapted(
     if order is not None and slots is not None:
         y = select_rows(y, slots[:, None], order[:, None])
     return y.reshape(*x.shape[:-1], y.shape[-1])
-
-
-def _sorted_by_adapter(where: str, adapter_ids: Any, tokens: tuple[Any, ...], count: int) -> Any:
-    """How many rows each adapter has, and the rows in the order of their adapters, those of none behind them."""
-    ids = as_array(where, "adapter_ids", saturated(adapter_ids))
-    if not jnp.issubdtype(ids.dtype, jnp.integer):
-        raise TypeError(f"{where}: adapter_ids is {ids.dtype}{ids.shape}: it must be integers")
-    if not 1 <= ids.ndim <= len(tokens) or ids.shape != tokens[: ids.ndim]:
-        raise ValueError(
-            f"{where}: adapter_ids is {ids.shape} but inputs have tokens {tokens}: it must be {tokens}, or the first "
-            "dimensions of it"
-        )
-    present = jnp.ones(ids.shape, bool)
-    if jnp.issubdtype(ids.dtype, jnp.signedinteger):
-        present = ids != -1
-        ids = jnp.where(present, ids, jnp.zeros((), ids.dtype))
-    ids, _ = clamp(where, "adapter_ids", ids, count)
-    ids, present = (
-        jnp.broadcast_to(array.reshape(*array.shape, *[1] * (len(tokens) - array.ndim)), tokens).reshape(-1)
-        for array in (ids, present)
-    )
-    return sorted_with_rest(ids, present, count)
 
 
 def _of_rows(scales: Sequence[float], sizes: jax.Array, lines: jax.Array) -> jax.Array:

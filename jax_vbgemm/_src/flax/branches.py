@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_vbgemm._src.epilogue import Activation, resolve_activation
 from jax_vbgemm._src.matmul.api import batched_gemm
-from jax_vbgemm._src.util.arguments import as_array, shown
+from jax_vbgemm._src.util.arguments import inputs_of, shown
 from jax_vbgemm._src.util.distinct import distinct
 
 
@@ -47,28 +47,13 @@ def checked_inputs(
     Raises ValueError with the layer's index where why_not(layer, layers[0]) gives a reason why the layer's product
     cannot be part of the operation, or where the input's rank is too low for the layer.
     """
-    arrays = inputs_of(where, inputs, len(layers))
+    arrays = inputs_of(where, inputs, len(layers), "branches")
     for index, (layer, x) in enumerate(zip(layers, arrays, strict=True)):
         reason = why_not(layer, layers[0])
         if reason:
             raise ValueError(f"{where}: layers[{index}] {reason}")
         check_rank(where, index, x, 1 + len(kernel_size(layer)))
     return arrays
-
-
-def inputs_of(where: str, inputs: Any, count: int) -> list[jax.Array]:
-    """One input for each branch: an array is the input of all branches, a list or tuple has one entry for each."""
-    if not isinstance(inputs, list | tuple):
-        return [as_array(where, "inputs", inputs)] * count
-    if len(inputs) != count:
-        raise ValueError(
-            f"{where}: inputs has {len(inputs)} entries but there are {count} branches: "
-            "give one array for each branch, or one array for all"
-        )
-    objects, index = distinct(inputs)  # an object that occurs twice is converted once, so that the call reads one array
-    first = [index.index(i) for i in range(len(objects))]
-    arrays = [as_array(where, f"inputs[{i}]", x) for i, x in zip(first, objects, strict=True)]
-    return [arrays[i] for i in index]
 
 
 def sizes_of(where: str, name: str, sizes: Sequence[int], minimum: int, otherwise: str = "") -> tuple[int, ...]:

@@ -16,8 +16,7 @@ from jax_vbgemm._src.moe.layer import expert_mlp
 from jax_vbgemm._src.moe.losses import Auxiliary, load_balance_loss, router_z_loss
 from jax_vbgemm._src.moe.routing import Routing, route
 from jax_vbgemm._src.moe.scores import ExpertGroups, Scores, check_groups, check_scores
-from jax_vbgemm._src.ragged.api import ragged_dot
-from jax_vbgemm._src.ragged.reference import rows_with_weights
+from jax_vbgemm._src.networks.typed import typed_layer
 from jax_vbgemm._src.util.arguments import as_array
 from jax_vbgemm._src.util.integers import is_integer, saturated
 
@@ -77,12 +76,7 @@ def typed(
     sizes = check_counts(where, "types", group_sizes, kernel.shape[0])
     if x.ndim != 2 or x.shape[1] != kernel.shape[1]:
         raise ValueError(f"{where}: inputs has shape {x.shape}: it must be (rows, {kernel.shape[1]})")
-    name, function = resolve_activation(where, activation)
-    y = ragged_dot(x, kernel, sizes, bias=bias, activation=name, precision=precision)
-    if function is None or name is not None:
-        return y
-    known = rows_with_weights(sizes, None, x.shape[0], kernel.shape[0])
-    return jnp.where(known[:, None], function(y), jnp.zeros((), y.dtype))
+    return typed_layer(where, x, kernel, sizes, bias=bias, activation=activation, precision=precision)
 
 
 class Router(NamedTuple):

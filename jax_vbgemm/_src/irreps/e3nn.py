@@ -1,4 +1,4 @@
-"""The common part of e3nn-jax's Linear for Flax and Haiku: it sorts and filters irreps around a LinearMap."""
+"""The common part of e3nn-jax's Linear for Flax, Haiku and Equinox: it sorts and filters irreps around a LinearMap."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def apply_linear(layer: Any, indices: Any, given: Any, get_parameter: GetParamet
     """The layer's result; `layer` has the options of e3nn's Linear as attributes."""
     if indices is not None and layer.num_indexed_weights is None:
         raise ValueError("Linear: indices of weights are given, but num_indexed_weights is not set")
-    x = e3nn.as_irreps_array(given)
-    x = x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.integer) else x
+    x = as_floats(given)
     irreps_out = e3nn.Irreps(layer.irreps_out)
     if layer.simplify_irreps_internally:
         x, irreps_out = regrouped(x), irreps_out.simplify()
@@ -42,16 +41,27 @@ def apply_linear(layer: Any, indices: Any, given: Any, get_parameter: GetParamet
     weights = [
         get_parameter(parameter_name(linear, path), (*leading, *path.shape), path.std, x.dtype) for path in linear.paths
     ]
+    y = mapped(linear, irreps_out, weights, x, indices)
+    if layer.channel_out is not None:
+        y = y.mul_to_axis(layer.channel_out)
+    return y.rechunk(layer.irreps_out) if layer.force_irreps_out else y
+
+
+def as_floats(given: Any) -> Any:
+    """The input as an IrrepsArray; integers become float32."""
+    x = e3nn.as_irreps_array(given)
+    return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.integer) else x
+
+
+def mapped(linear: LinearMap, irreps_out: Any, weights: list[jax.Array], x: Any, indices: Any) -> Any:
+    """The map of an IrrepsArray, with a flag for each irrep of the result that no number other than zero reaches."""
     used = [path.i_in is None or not x.zero_flags[path.i_in] for path in linear.paths]
     reached = {path.i_out for path, yes in zip(linear.paths, used, strict=True) if yes and 0 not in path.shape}
-    y = e3nn.IrrepsArray(
+    return e3nn.IrrepsArray(
         irreps_out,
         linear(weights, x.array, indices=indices),
         zero_flags=[index not in reached for index in range(len(irreps_out))],
     )
-    if layer.channel_out is not None:
-        y = y.mul_to_axis(layer.channel_out)
-    return y.rechunk(layer.irreps_out) if layer.force_irreps_out else y
 
 
 def regrouped(x: Any) -> Any:

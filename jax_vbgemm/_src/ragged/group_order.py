@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+
+from jax_vbgemm._src.matmul.layout import Shape
+from jax_vbgemm._src.ragged.indices import clamp
+from jax_vbgemm._src.util.arguments import as_array
+from jax_vbgemm._src.util.integers import saturated
 
 
 def sorted_by_group(group: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
@@ -21,6 +28,32 @@ def sorted_with_rest(group: jax.Array, has_group: jax.Array, count: int) -> tupl
     """`sorted_by_group`, where the items without a group come after the last one."""
     sizes, order = sorted_by_group(jnp.where(has_group, group, count), count + 1)
     return sizes[:count], order
+
+
+def sorted_by_id(where: str, argument: str, ids: Any, rows: Shape, count: int) -> tuple[jax.Array, jax.Array]:
+    """How many rows each group has, and the rows in the order of their groups, those of none behind them.
+
+    ids: integers, the group of each row, -1 for none; of the shape `rows`, or of its first dimensions, where one id is
+    that of all rows below it. Other ids out of range are clamped, and reported to checkify.
+    """
+    ids = as_array(where, argument, saturated(ids))
+    if not jnp.issubdtype(ids.dtype, jnp.integer):
+        raise TypeError(f"{where}: {argument} is {ids.dtype}{ids.shape}: it must be integers")
+    if not 1 <= ids.ndim <= len(rows) or ids.shape != rows[: ids.ndim]:
+        raise ValueError(
+            f"{where}: {argument} is {ids.shape} but the rows of the input are {rows}: it must be {rows}, or the first "
+            "dimensions of it"
+        )
+    present = jnp.ones(ids.shape, bool)
+    if jnp.issubdtype(ids.dtype, jnp.signedinteger):
+        present = ids != -1
+        ids = jnp.where(present, ids, jnp.zeros((), ids.dtype))
+    ids, _ = clamp(where, argument, ids, count)
+    ids, present = (
+        jnp.broadcast_to(array.reshape(*array.shape, *[1] * (len(rows) - array.ndim)), rows).reshape(-1)
+        for array in (ids, present)
+    )
+    return sorted_with_rest(ids, present, count)
 
 
 def inverse_permutation(order: jax.Array) -> jax.Array:

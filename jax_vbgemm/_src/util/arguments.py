@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.distinct import distinct
 from jax_vbgemm._src.util.shown import shown as shown
 
 P = ParamSpec("P")
@@ -42,6 +43,22 @@ def as_array(name: str, written: str, value: Any) -> jax.Array:
         return value if isinstance(value, jax.Array) else jnp.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name}: {written} must be an array, but is {shown(value)}: {error}") from None
+
+
+def inputs_of(name: str, inputs: Any, count: int, consumers: str) -> list[jax.Array]:
+    """One input for each consumer (branches, networks): an array is the input of all, a list or tuple has one for
+    each. An object that occurs twice is one array, so that a call reads it once."""
+    if not isinstance(inputs, list | tuple):
+        return [as_array(name, "inputs", inputs)] * count
+    if len(inputs) != count:
+        raise ValueError(
+            f"{name}: inputs has {len(inputs)} entries but there are {count} {consumers}: "
+            f"give one array for each of them, or one array for all"
+        )
+    objects, index = distinct(inputs)
+    first = [index.index(i) for i in range(len(objects))]
+    arrays = [as_array(name, f"inputs[{i}]", x) for i, x in zip(first, objects, strict=True)]
+    return [arrays[i] for i in index]
 
 
 def promotes(array: Any, dtype: Any) -> bool:

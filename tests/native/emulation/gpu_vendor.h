@@ -61,7 +61,6 @@ inline void shfl_xor(Value& value) {
 
 inline void await_previous_kernel() { emulation::await_previous_kernel(); }
 inline void let_next_kernel_start() {}
-inline void let_next_kernel_start_after_stores() {}
 inline void leave_kernel() {}
 
 template <class T>
