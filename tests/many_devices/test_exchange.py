@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from jax_vbgemm._src.exchange import choice
+from jax_vbgemm._src.exchange import ragged_exchange as ragged_exchange_module
 from jax_vbgemm._src.exchange.ragged_exchange import ragged_exchange
 from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.planner.tables.rules import CollectiveRate
@@ -58,6 +59,32 @@ def test_rows_arrive_and_cotangents_return(check_vma):
     tangent = oracle.random(rows.shape, "float64", 2)
     pushed = jax.jvp(lambda rows: send(rows, counts), (rows,), (tangent,))[1]
     np.testing.assert_allclose(jnp.vdot(weights, pushed), jnp.vdot(back, tangent), rtol=1e-12)
+
+
+def documented_ragged_all_to_all(operand, output, input_offsets, send_sizes, output_offsets, recv_sizes, *, axis_name):
+    """`jax.lax.ragged_all_to_all` by its documentation, NaN where both sides disagree about a size."""
+    everywhere = [jax.lax.all_gather(x, axis_name) for x in (operand, input_offsets, send_sizes, output_offsets)]
+    me, place = jax.lax.axis_index(axis_name), jnp.arange(len(output))
+    for sender, (rows, offset, size, written) in enumerate(zip(*everywhere, strict=True)):
+        index = place - written[me]
+        values = rows.at[offset[me] + index].get(mode="fill", fill_value=np.nan)
+        values = jnp.where(size[me] == recv_sizes[sender], values, np.nan)
+        output = jnp.where(((index >= 0) & (index < size[me]))[:, None], values, output)
+    return output
+
+
+@pytest.mark.multidevice(4)
+def test_the_form_for_gpus(monkeypatch):
+    """XLA has no ragged all-to-all on CPUs: here it is one by its documentation; and a program for CUDA has it."""
+    rows, counts = oracle.random((DEVICES, ROWS, COLUMNS), "float64"), numbers()
+    program = jax.jit(on_mesh(exchange, P("x"), P()))
+    assert "@ragged_all_to_all" in program.trace(rows, counts).lower(lowering_platforms=("cuda",)).as_text()
+    monkeypatch.setattr(ragged_exchange_module.lax, "ragged_all_to_all", documented_ragged_all_to_all)
+
+    def form(rows, counts):
+        return ragged_exchange_module._by_ragged_all_to_all(rows[0], counts, size=SIZE, axes=("x",))[None]
+
+    np.testing.assert_array_equal(jax.jit(on_mesh(form, P("x"), P()))(rows, counts), expected(rows, counts))
 
 
 @pytest.mark.multidevice(4)
