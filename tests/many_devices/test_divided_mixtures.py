@@ -110,6 +110,20 @@ def test_chunks(exchange):
 
 
 @pytest.mark.slow
+def test_biases():
+    """Results of experts are then multiplied by their probabilities after the second product."""
+    biases = oracle.random((EXPERTS, F), "float64", 7), oracle.random((EXPERTS, D), "float64", 8)
+
+    def biased(x, gate, up, down, logits, first, second, **options):
+        routing, bias = vb.moe.route(logits, CHOICES), ((first, -first), second)
+        return vb.moe.expert_mlp(x, (gate, up), down, routing, bias=bias, **options)
+
+    divided = [functools.partial(biased, mesh_axis="x", exchange=exchange, chunks=2) for exchange in EXCHANGES]
+    ours = [jax.shard_map(f, mesh=mesh(4), in_specs=P("x"), out_specs=P("x")) for f in divided]
+    assert_same([gradient(f) for f in (*ours, biased)], [(*operands(), *biases)])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_second_derivatives(exchange):
     experts = routings()[0]

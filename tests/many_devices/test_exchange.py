@@ -64,7 +64,7 @@ def test_rows_arrive_and_cotangents_return(check_vma):
 def documented_ragged_all_to_all(operand, output, input_offsets, send_sizes, output_offsets, recv_sizes, *, axis_name):
     """`jax.lax.ragged_all_to_all` by its documentation, NaN where both sides disagree about a size."""
     everywhere = [jax.lax.all_gather(x, axis_name) for x in (operand, input_offsets, send_sizes, output_offsets)]
-    me, place = jax.lax.axis_index(axis_name), jnp.arange(len(output))
+    me, place = jax.lax.axis_index(axis_name), jnp.arange(len(output), dtype=jnp.int32)
     for sender, (rows, offset, size, written) in enumerate(zip(*everywhere, strict=True)):
         index = place - written[me]
         values = rows.at[offset[me] + index].get(mode="fill", fill_value=np.nan)
