@@ -78,14 +78,22 @@ def devices() -> list[str]:
 
 
 def experts() -> list[str]:
-    of = {(row["layer"], row["direction"]): 1e-3 * float(row["us"]) for row in rows_of("h200_expert_parallel.csv")}
+    """OLMoE's layer with 16,384 tokens in all, by every way of the file."""
     titles = {
-        "one_device": "one device", "expert_mlp": "two devices, `expert_mlp(mesh_axis=)`",
-        "expert_parallel": "two devices, `expert_parallel`",
+        "one_device": "one device", "expert_mlp": "{} devices, `expert_mlp(mesh_axis=)`",
+        "expert_parallel": "{} devices, `expert_parallel`",
     }  # fmt: skip
+    of: dict[str, dict[str, str]] = {}
+    for row in rows_of("h200_expert_parallel.csv"):
+        if (row["model"], row["tokens"], row.get("skew", "uniform")) != ("olmoe", "16384", "uniform"):
+            continue
+        title = titles[row["layer"]].format({"2": "two", "4": "four", "8": "eight"}.get(row["devices"]))
+        if row.get("exchange"):
+            title += f", {row['exchange']}" + (f", {row['chunks']} chunks" if row["chunks"] != "1" else "")
+        of.setdefault(title, {})[row["direction"]] = NEVER if row.get("note") else f"{1e-3 * float(row['us']):.1f}"
     lines = [
-        (title, *(f"{of[layer, direction]:.1f}" for direction in ("forward", "forward_backward")))
-        for layer, title in titles.items()
+        (title, *(times.get(direction, NEVER) for direction in ("forward", "forward_backward")))
+        for title, times in of.items()
     ]
     return table(("", "forward (ms)", "forward and backward (ms)"), lines)
 

@@ -26,6 +26,7 @@ ROOMS = [
     "_src.elementwise",
     "_src.scaled",
     "_src.ragged",
+    "_src.exchange",
     "_src.grouping",
     "_src.moe",
     "_src.networks",

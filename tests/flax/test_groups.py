@@ -264,8 +264,9 @@ def test_experts_in_8_bits(lib):
 def test_experts_divided_among_devices(lib):
     mesh = jax.make_mesh((2,), ("expert",), axis_types=(jax.sharding.AxisType.Auto,))
     whole = vbx.MixtureOfExperts(D, F, experts=4, k=K, rngs=nnx.Rngs(1), **WIDE)
-    divided = vbx.MixtureOfExperts(D, F, experts=4, k=K, mesh_axis="expert", rngs=nnx.Rngs(1), **WIDE)
-    linen = vbl.MixtureOfExperts(F, 4, K, mesh_axis="expert", **WIDE)
+    over = {"mesh_axis": "expert", "exchange": "ragged_all_to_all", "chunks": 2}
+    divided = vbx.MixtureOfExperts(D, F, experts=4, k=K, rngs=nnx.Rngs(1), **over, **WIDE)
+    linen = vbl.MixtureOfExperts(F, 4, K, **over, **WIDE)
     x, P = oracle.random((8, D), "float64"), jax.P("expert")
     params = state(whole)
 

@@ -15,6 +15,7 @@ import jax_vbgemm as vb
 
 pytestmark = pytest.mark.multidevice(8)
 ROWS, EXPERTS, K, N = 6, 8, 5, 3
+ROWS_BY = ("all_gather", "ragged_all_to_all")
 
 
 def mesh(*sizes):
@@ -57,9 +58,10 @@ def one_device(lhs, rhs, sizes, product=two_products):
     return jnp.concatenate([product(x, rhs, s) for x, s in zip(parts, sizes.reshape(-1, EXPERTS), strict=True)])
 
 
-def spread(product, devices, axis="x", **options):
+def spread(product, devices, axis="x", exchange=None, **options):
     def on_device(lhs, rhs, sizes):
-        return vb.moe.expert_parallel(lambda rows, sizes: product(rows, rhs, sizes), lhs, sizes, mesh_axis=axis)
+        function = lambda rows, sizes: product(rows, rhs, sizes)  # noqa: E731
+        return vb.moe.expert_parallel(function, lhs, sizes, mesh_axis=axis, exchange=exchange)
 
     return jax.jit(jax.shard_map(on_device, mesh=devices, in_specs=P(axis), out_specs=P(axis), **options))
 
@@ -69,8 +71,15 @@ def assert_close(ours, theirs):
 
 
 def assert_same(functions, *args):
-    """Asserts equal results of two functions, in one program."""
-    assert_close(*jax.jit(lambda *args: [function(*args) for function in functions])(*args))
+    """Asserts equal results of functions, in one program."""
+    *ours, theirs = jax.jit(lambda *args: [function(*args) for function in functions])(*args)
+    for each in ours:
+        assert_close(each, theirs)
+
+
+def exchanged(make, exchanges=ROWS_BY):
+    """make(exchange=) for each exchange."""
+    return [make(exchange=exchange) for exchange in exchanges]
 
 
 def gradient(function, *arguments):
@@ -82,14 +91,17 @@ def gradient(function, *arguments):
 
 @pytest.mark.parametrize("devices", slow_except([1, 2, 8], [1, 8]))
 def test_results(devices):
-    both = jax.jit(lambda *args: [f(*args) for f in (spread(two_products, mesh(devices)), one_device)])
+    functions = *exchanged(functools.partial(spread, two_products, mesh(devices))), one_device
+    together = jax.jit(lambda *args: [f(*args) for f in functions])
     for kind in ("random", "one expert", "none", "illegal"):
-        assert_close(*both(*operands(devices, kind)))
+        *ours, theirs = together(*operands(devices, kind))
+        for each in ours:
+            assert_close(each, theirs)
 
 
 @pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
 def test_gradients(check_vma):
-    functions = spread(two_products, mesh(4), check_vma=check_vma), one_device
+    functions = *exchanged(functools.partial(spread, two_products, mesh(4), check_vma=check_vma)), one_device
     assert_same([gradient(f, 0, 1) for f in functions], *operands(4, "random"))
 
 
@@ -100,19 +112,22 @@ def test_second_derivatives():
     def hessian_vector(function):
         return lambda *x: jax.jvp(gradient(lambda *args: function(*args, sizes), 0, 1), x, x)[1]
 
-    assert_same([hessian_vector(f) for f in (spread(two_products, mesh(2)), one_device)], lhs, rhs)
+    functions = *exchanged(functools.partial(spread, two_products, mesh(2))), one_device
+    assert_same([hessian_vector(f) for f in functions], lhs, rhs)
 
 
 @pytest.mark.parametrize("shape", [(0, K), (2 * ROWS, 0)])
 def test_nothing_to_send(shape):
     args = np.zeros(shape), np.zeros((EXPERTS, shape[1], N)), np.ones(2 * EXPERTS, np.int32)
-    result = spread(vb.ragged_dot, mesh(2))(*args)
-    assert result.shape == (shape[0], N)
-    assert not result.any()
+    for function in exchanged(functools.partial(spread, vb.ragged_dot, mesh(2))):
+        result = function(*args)
+        assert result.shape == (shape[0], N)
+        assert not result.any()
 
 
 def test_two_axes():
-    assert_same([spread(two_products, mesh(4, 2), axis=("x", "y")), one_device], *operands(8, "random"))
+    functions = *exchanged(functools.partial(spread, two_products, mesh(4, 2), axis=("x", "y"))), one_device
+    assert_same(functions, *operands(8, "random"))
 
 
 TWO_AXES = {
@@ -137,20 +152,23 @@ def test_a_second_axis(divided, check_vma):
     def layer(rows, up, down, sizes):
         return vb.ragged_dot(vb.ragged_dot(rows, up, sizes, activation="silu"), down, sizes)
 
-    def on_device(lhs, up, down, sizes):
-        function = lambda rows, sizes: layer(rows, up, down, sizes)  # noqa: E731
-        result = vb.moe.expert_parallel(function, lhs, sizes, mesh_axis="x")
-        return jax.lax.psum(result, "y") if divided == "weights" else result
+    def ours(exchange):
+        def on_device(lhs, up, down, sizes):
+            function = lambda rows, sizes: layer(rows, up, down, sizes)  # noqa: E731
+            result = vb.moe.expert_parallel(function, lhs, sizes, mesh_axis="x", exchange=exchange)
+            return jax.lax.psum(result, "y") if divided == "weights" else result
 
-    ours = jax.shard_map(
-        on_device, mesh=mesh(2, 2), in_specs=(rows, *weights, rows), out_specs=rows, check_vma=check_vma
-    )
+        return jax.shard_map(
+            on_device, mesh=mesh(2, 2), in_specs=(rows, *weights, rows), out_specs=rows, check_vma=check_vma
+        )
+
     theirs = lambda lhs, up, down, sizes: one_device(  # noqa: E731
         lhs, None, sizes, lambda rows, _, sizes: layer(rows, up, down, sizes)
     )
     assert_same(
-        [lambda *args, f=f: (f(*args), gradient(f, 0, 1, 2)(*args)) for f in (ours, theirs)], lhs, up, down, sizes
-    )
+        [lambda *args, f=f: (f(*args), gradient(f, 0, 1, 2)(*args)) for f in (*exchanged(ours), theirs)],
+        lhs, up, down, sizes,
+    )  # fmt: skip
 
 
 def test_rows_that_vary_over_a_second_axis_by_type_alone():
@@ -176,52 +194,9 @@ def test_nan_stays_in_its_group_and_behind_the_last():
     lhs, rhs, _ = operands(2, "none")
     sizes = jnp.array([[1, 0, 2, 0, 0, 1, 0, 0], [0, 1, 0, 0, 3, 0, 0, 0]])
     lhs = lhs.at[0].set(jnp.nan).at[ROWS - 1].set(jnp.nan)
-    bad = np.isnan(spread(vb.ragged_dot, mesh(2))(lhs, rhs, sizes.ravel())).any(axis=1)
-    assert bad.tolist() == [True] + [False] * (2 * ROWS - 1)
-
-
-def mixture(devices=None, axis="x", specs=None, **options):
-    """A mixture of experts as a function of tokens, weights and logits: of one device, or with divided experts."""
-
-    def layer(x, gate_up, down, logits):
-        routing = vb.moe.route(logits, 3)
-        return vb.moe.expert_mlp(x, gate_up, down, routing, mesh_axis=None if devices is None else axis)
-
-    if devices is None:
-        return layer
-    in_specs = specs or (P(axis), P(axis), P(axis), P(axis))
-    return jax.jit(jax.shard_map(layer, mesh=devices, in_specs=in_specs, out_specs=in_specs[0], **options))
-
-
-def mixture_operands(dtype="float64"):
-    shapes = (24, K), (EXPERTS, K, 2 * N), (EXPERTS, N, K), (24, EXPERTS)
-    return tuple(oracle.random(shape, dtype, seed) for seed, shape in enumerate(shapes))
-
-
-TOKENS_OVER_BOTH = (P(("x", "y")), P("y"), P("y"), P(("x", "y")))
-DIVIDED = {
-    "one axis": (mesh, (4,), "x", None),
-    "two axes as one": (mesh, (4, 2), ("x", "y"), None),
-    "data parallel beside": (mesh, (2, 4), "y", TOKENS_OVER_BOTH),
-}
-
-
-@pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
-@pytest.mark.parametrize("case", slow_except(DIVIDED, ["one axis"]))
-def test_a_mixture_with_divided_experts(case, check_vma):
-    make, sizes, axis, specs = DIVIDED[case]
-    functions = mixture(make(*sizes), axis, specs, check_vma=check_vma), mixture()
-    assert_same([gradient(f, 0, 1, 2, 3) for f in functions], *mixture_operands())
-
-
-def test_a_mixture_on_a_mesh_that_does_not_divide_its_experts():
-    specs = (P("x"), P(), P(), P("x"))
-    with pytest.raises(
-        ValueError, match=r"expert_mlp: mesh_axis: the mesh axis 'x' has 3 devices, which don't divide 8"
-    ):
-        mixture(mesh(3), "x", specs)(*mixture_operands())
-    with pytest.raises(ValueError, match=r"gate_up is \(8, 5, 6\) but routing is of 4 experts on each of 2 devices"):
-        mixture(mesh(2), "x", specs)(*mixture_operands())
+    for function in exchanged(functools.partial(spread, vb.ragged_dot, mesh(2))):
+        bad = np.isnan(function(lhs, rhs, sizes.ravel())).any(axis=1)
+        assert bad.tolist() == [True] + [False] * (2 * ROWS - 1)
 
 
 def test_part_of_the_experts_and_a_sum():
@@ -276,5 +251,7 @@ def test_what_is_wrong_is_named():
         run(sizes=jnp.ones(8))
     with pytest.raises(ValueError, match=r"function returned \(3, 2\) for rows \(16, 2\)"):
         run(sizes=eight, function=lambda rows, sizes: rows[:3])
+    with pytest.raises(ValueError, match=r"exchange is 'all_to_all': it must be None or one of all_gather, ragged_all"):
+        spread(two_products, mesh(2), exchange="all_to_all")(*operands(2, "none"))
     with jax.set_mesh(mesh(4)), pytest.raises(ValueError, match=r"there is no enclosing shard_map over it"):
         vb.moe.expert_parallel(lambda rows, sizes: rows, lhs, eight, mesh_axis="x")

@@ -108,6 +108,7 @@ class MixtureOfExperts(nn.Module):
       mesh_axis: the axis of the enclosing shard_map along which the experts are divided, as for
         `jax_vbgemm.moe.expert_mlp`: each device has gate_up and down of its own experts, and the whole router. Losses
         and group sizes are those of the device's own tokens.
+      exchange, chunks: with `mesh_axis`, as for `jax_vbgemm.moe.expert_mlp`.
       activation: a function or one of `jax_vbgemm.ACTIVATIONS`.
       dtype: of the experts' computation, as in nn.Dense. The router computes in float32 at least.
       param_dtype, precision, kernel_init, promote_dtype: as in nn.Dense.
@@ -139,6 +140,8 @@ class MixtureOfExperts(nn.Module):
     groups: ExpertGroups | tuple[int, int] | None = None
     scale: float | None = None
     mesh_axis: Any = None
+    exchange: str | None = None
+    chunks: int = 1
 
     @nn.compact
     def __call__(
@@ -203,5 +206,5 @@ class MixtureOfExperts(nn.Module):
         return mixture(
             x, logits, gate_up, down, shared, routing, of_call, auxiliary, activation=self.activation,
             precision=self.precision, lora=lora, lora_scale=lora_scale, gradients=gradients, quantized=quantized,
-            mesh_axis=self.mesh_axis,
+            mesh_axis=self.mesh_axis, exchange=self.exchange, chunks=self.chunks,
         )  # fmt: skip

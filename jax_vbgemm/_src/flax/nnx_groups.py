@@ -118,6 +118,7 @@ class MixtureOfExperts(nnx.Module):
       mesh_axis: the axis of the enclosing shard_map along which the experts are divided, as for
         `jax_vbgemm.moe.expert_mlp`: each device has gate_up and down of its own experts, and the whole router. Losses
         and group sizes are those of the device's own tokens.
+      exchange, chunks: with `mesh_axis`, as for `jax_vbgemm.moe.expert_mlp`.
       activation: a function or one of `jax_vbgemm.ACTIVATIONS`.
       dtype: of the experts' computation, as in nnx.Linear. The router computes in float32 at least.
       param_dtype, precision, kernel_init, promote_dtype: as in nnx.Linear.
@@ -150,6 +151,8 @@ class MixtureOfExperts(nnx.Module):
         groups: ExpertGroups | tuple[int, int] | None = None,
         scale: float | None = None,
         mesh_axis: Any = None,
+        exchange: str | None = None,
+        chunks: int = 1,
         activation: Activation = "silu",
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
@@ -173,7 +176,8 @@ class MixtureOfExperts(nnx.Module):
             options |= {"dtype": dtype, "promote_dtype": promote_dtype}
             self.shared_gate_up = nnx.Linear(in_features, 2 * shared_features, **options)
             self.shared_down = nnx.Linear(shared_features, in_features, **options)
-        self.in_features, self.activation, self.mesh_axis = in_features, activation, mesh_axis
+        self.in_features, self.activation = in_features, activation
+        self.mesh_axis, self.exchange, self.chunks = mesh_axis, exchange, chunks
         self.dtype, self.precision, self.promote_dtype = dtype, precision, promote_dtype
 
     def __call__(
@@ -224,5 +228,5 @@ class MixtureOfExperts(nnx.Module):
         return mixture(
             x, logits, gate_up, down, shared, self.routing, of_call, auxiliary, activation=self.activation,
             precision=self.precision, lora=lora, lora_scale=lora_scale, gradients=gradients, quantized=quantized,
-            mesh_axis=self.mesh_axis,
+            mesh_axis=self.mesh_axis, exchange=self.exchange, chunks=self.chunks,
         )  # fmt: skip

@@ -8,6 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_vbgemm._src.exchange.choice import check_exchange, choose, traffic_of_rows
+from jax_vbgemm._src.exchange.rows import RowExchange
+from jax_vbgemm._src.native.backends import traced_target
 from jax_vbgemm._src.ragged.api import sizes_argument
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_with_rest
 from jax_vbgemm._src.ragged.reference import rows_of_groups
@@ -18,7 +21,12 @@ from jax_vbgemm._src.util.mesh_axes import mesh_axes
 
 
 def expert_parallel(
-    function: Callable[[jax.Array, jax.Array], jax.Array], lhs: Any, group_sizes: Any, *, mesh_axis: Any
+    function: Callable[[jax.Array, jax.Array], jax.Array],
+    lhs: Any,
+    group_sizes: Any,
+    *,
+    mesh_axis: Any,
+    exchange: str | None = None,
 ) -> jax.Array:
     """Applies `function` to each row on the device that has the weights of the row's expert.
 
@@ -27,11 +35,9 @@ def expert_parallel(
     device `function` gets the rows of these experts from all devices, in the experts' order, and the number of rows of
     each expert. The results are sent back to the devices of the rows, in the order of the rows.
 
-    There is no capacity, no row is dropped, and the host never reads the sizes: each device gathers the rows of all
-    devices (`jax.lax.all_gather`) and takes those of its experts, and `jax.lax.psum_scatter` brings the results back,
-    to each of which one device contributes. So each device receives n - 1 times its own rows, whatever the sizes are.
-    `jax_vbgemm.moe.expert_mlp` with `mesh_axis` gathers tokens in place of rows, of which a token has one for each of
-    its experts. Differentiable as often as `function` is.
+    There is no capacity, no row is dropped, and the host never reads the sizes: a device has room for the rows of all
+    devices. `jax_vbgemm.moe.expert_mlp` with `mesh_axis` can send tokens in place of rows, of which a token has one for
+    each of its experts. Differentiable as often as `function` is.
 
     Args:
       function: (rows, group_sizes) -> results: rows (n t, k), sizes (E / n,), results (n t, p). Each result may
@@ -40,13 +46,19 @@ def expert_parallel(
       group_sizes: (E,) integers: how many of this device's rows each expert has. As in `ragged_dot` a negative size
         counts as 0, and rows from t on don't exist.
       mesh_axis: the axis of the enclosing shard_map along which the experts are divided, or a tuple of axes.
+      exchange: "all_gather": each device gathers the rows of all devices and takes those of its experts, and
+        `jax.lax.psum_scatter` brings the results back, to each of which one device contributes. So each device receives
+        n - 1 times its own rows, whatever the sizes are. "ragged_all_to_all": each device receives the rows of its
+        experts only, and their results are sent back; on CPUs, where XLA does not have this collective, rows are
+        gathered. None: the cheaper one by measured rates of the device's collectives; "all_gather" where they were not
+        measured.
 
     Returns:
       (t, p), with zeros in rows after the last group.
 
     Raises:
-      ValueError: mesh_axis is not an axis of the enclosing shard_map, the axis does not divide the experts, or lhs,
-        group_sizes or the function's results have other shapes.
+      ValueError: mesh_axis is not an axis of the enclosing shard_map, the axis does not divide the experts, exchange is
+        unknown, or lhs, group_sizes or the function's results have other shapes.
       TypeError: lhs is not an array, or sizes are not integers.
 
     Examples:
@@ -70,18 +82,25 @@ def expert_parallel(
     if lhs.ndim != 2 or sizes.ndim != 1:
         raise ValueError(f"{name}: lhs must be (t, k) and group_sizes (E,), but they are {lhs.shape} and {sizes.shape}")
     own = axes.divide(f"{name}: group_sizes is {sizes.shape}", sizes.shape[0], "experts")
-    ends = rows_of_groups(sizes, None, lhs.shape[0], sizes.shape[0]).end
-    expert = segment_of(jax.lax.iota(jnp.int32, lhs.shape[0]), ends)
-    rows, expert = axes.gathered(lhs), axes.gathered(expert)
-    local = expert - axes.index() * own
-    own_sizes, order = sorted_with_rest(local, (local >= 0) & (local < own), own)  # other devices compute the rest
+    traffic = traffic_of_rows(lhs.shape[0], lhs.shape[1], axes.size, lhs.dtype.itemsize)
+    check_exchange(name, exchange, traffic)
+    groups = rows_of_groups(sizes, None, lhs.shape[0], sizes.shape[0])
+    back: Callable[[jax.Array], jax.Array]
+    if (exchange or choose(traffic, traced_target()).exchange) == "ragged_all_to_all":
+        between = RowExchange.of(axes, groups.end - groups.begin, own, lhs.shape[0])
+        rows, (local, here), back = between.to_owners(lhs), between.experts(), between.back
+    else:
+        expert = segment_of(jax.lax.iota(jnp.int32, lhs.shape[0]), groups.end)
+        rows, local, back = axes.gathered(lhs), axes.gathered(expert) - axes.index() * own, axes.summed_parts
+        here = (local >= 0) & (local < own)  # other devices compute the rest
+    own_sizes, order = sorted_with_rest(local, here, own)
     exists = (jax.lax.iota(jnp.int32, order.shape[0]) < jnp.sum(own_sizes, dtype=jnp.int32))[:, None]
-    selected, back = order[:, None], inverse_permutation(order)[:, None]
-    rows = jnp.where(exists, select_rows(rows, selected, back), jnp.zeros((), rows.dtype))
+    selected, places = order[:, None], inverse_permutation(order)[:, None]
+    rows = jnp.where(exists, select_rows(rows, selected, places), jnp.zeros((), rows.dtype))
     results = function(rows, own_sizes)
     if results.ndim != 2 or results.shape[0] != rows.shape[0]:
         raise ValueError(
             f"{name}: function returned {results.shape} for rows {rows.shape}: it must return one row for each"
         )
     results = jnp.where(exists, results, jnp.zeros((), results.dtype))
-    return axes.summed_parts(select_rows(results, back, selected))
+    return back(select_rows(results, places, selected))

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.epilogue import Activation, Epilogue, gated_product, resolve_activation
+from jax_vbgemm._src.exchange.choice import EXCHANGES, check_exchange
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.lora import with_adapter
-from jax_vbgemm._src.moe.own_experts import routed_to_own
+from jax_vbgemm._src.moe.own_experts import check_chunks, over_devices
 from jax_vbgemm._src.moe.quantized import COTANGENTS, WGRAD, checked_experts, quantized_mlp
 from jax_vbgemm._src.moe.routing import Routing, dispatched, factors_of_rows, summed
 from jax_vbgemm._src.ragged.api import check_sums, extra_operand, ragged_dot, scalar_integer, sizes_argument
@@ -259,6 +260,8 @@ def expert_mlp(
     cotangents: str = "float8_e5m2",
     wgrad: str = "float8",
     mesh_axis: Any = None,
+    exchange: str | None = None,
+    chunks: int = 1,
     precision: Any = None,
     implementation: str | None = None,
 ) -> jax.Array:
@@ -310,9 +313,18 @@ def expert_mlp(
         them, or "wide", in x's dtype.
       mesh_axis: the axis of the enclosing shard_map along which the experts are divided, or a tuple of axes; None where
         each device has all experts. With n devices along the axis, device i has the weights of the experts
-        [i experts / n, (i + 1) experts / n), and x and routing are of its own tokens, as many on every device. Each
-        device gathers the tokens of all devices and computes what its experts contribute to them; the contributions to
-        a token are added in the accumulator's dtype.
+        [i experts / n, (i + 1) experts / n), and x and routing are of its own tokens, as many on every device. There is
+        no capacity and no token is dropped.
+      exchange: with `mesh_axis`, how tokens get to their experts and contributions back to the tokens:
+        "all_gather": each device receives the tokens of all devices, computes what its experts contribute to them, and
+        `jax.lax.psum_scatter` adds the contributions in the accumulator's dtype. "all_to_all": as before, but
+        contributions are rounded to x's dtype and sent to the tokens' device, which adds them in the accumulator's
+        dtype; half the bytes for 16-bit x. "ragged_all_to_all": each choice of a token is a row that is sent to its
+        expert's device, and its result is sent back; a device has room for n tokens k rows, all there are. None: the
+        cheapest one by measured rates of the device's collectives; "all_gather" where they were not measured.
+      chunks: with `mesh_axis`, into how many parts each device's tokens are divided. The exchange of a part does not
+        depend on the products of the one before, so that XLA may run both at once. Each part reads all weights and adds
+        to all of their gradients.
       precision, implementation: as for `ragged_dot`.
 
     Returns:
@@ -320,18 +332,26 @@ def expert_mlp(
 
     Raises:
       ValueError: shapes don't fit, or mesh_axis is not an axis of the enclosing shard_map or does not divide the
-        experts, or a gate or interleaved columns are given without `gated`; otherwise as `ragged_dot`.
-      TypeError: gradients is no pair of Refs, or bias, lora, an adapter or a tuple transpose_rhs is no pair.
+        experts, or exchange is unknown, or chunks is below 1, or either is given without mesh_axis, or a gate or
+        interleaved columns are given without `gated`; otherwise as `ragged_dot`.
+      TypeError: gradients is no pair of Refs, chunks no integer, or bias, lora, an adapter or a tuple transpose_rhs is
+        no pair.
     """
     name = "expert_mlp"
     pair = isinstance(gate_up, tuple | list)
     weights = _weights(name, "gate_up", gate_up)
     down = _weight(name, "down", down)
     x = _tokens(name, x, routing)
+    experts = routing.group_sizes.shape[0]
     axes = None if mesh_axis is None else mesh_axes(name, mesh_axis, manual=True)
     if axes is not None:
-        x, routing = axes.gathered(x), routed_to_own(name, routing, axes)
-    experts = routing.group_sizes.shape[0]
+        experts = axes.divide(f"{name}: mesh_axis", experts, "experts")
+    check_exchange(name, exchange, EXCHANGES)
+    check_chunks(name, chunks)
+    if axes is None and (exchange is not None or chunks != 1):
+        raise ValueError(
+            f"{name}: exchange is {exchange!r} and chunks is {chunks}, but without mesh_axis nothing is exchanged"
+        )
     of_pair = ["gate_up[0]", "gate_up[1]"] if pair else ["gate_up"]
     for argument, array in zip([*of_pair, "down"], [*weights, down], strict=True):
         if array.ndim != 3 or array.shape[0] != experts:
@@ -357,20 +377,11 @@ def expert_mlp(
             f"(experts, {second_shape})"
         )
     options: dict[str, Any] = {"precision": precision, "implementation": implementation}
-    # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
-    first = options | {"transpose_rhs": transposes[0], "gather": (routing.rows, routing.slots)}
-    second = options | {"transpose_rhs": transposes[1]}
+    first, second = options | {"transpose_rhs": transposes[0]}, options | {"transpose_rhs": transposes[1]}
     if bias is not None:
         first["bias"], second["bias"] = _of_pair(name, "bias", bias, OF_BOTH_PRODUCTS)
     of_gate_up, of_down = (None, None) if lora is None else _of_pair(name, "lora", lora, OF_BOTH_PRODUCTS)
-
-    def of_tokens(y: jax.Array, weighed: bool) -> jax.Array:
-        if weighed:
-            result = _combined(y, routing)
-        else:
-            result = summed(y if axes is None else y.astype(accumulator(y.dtype)), routing)
-        return (result if axes is None else axes.summed_parts(result)).astype(y.dtype)
-
+    experts_8 = None
     if quantized is not None:
         known, _ = resolve_activation(name, activation)
         plain = gated and all(x is None for x in (gate, bias, lora, gradients))
@@ -384,39 +395,53 @@ def expert_mlp(
         if wgrad not in WGRAD:
             raise ValueError(f"{name}: wgrad is {wgrad!r}: it must be one of {', '.join(WGRAD)}")
         experts_8 = checked_experts(name, quantized, weights[0], down)
-        added = x.dtype if axes is None else accumulator(x.dtype)
-        y = quantized_mlp(
-            x, weights[0], down, experts_8, routing, added, activation=known, cotangents=cotangents, wgrad=wgrad,
-            implementation=implementation,
-        )  # fmt: skip
-        return (y if axes is None else axes.summed_parts(y)).astype(x.dtype)
-    # Where nothing is added to the second product, each row is multiplied by its probability in the first product's
-    # epilogue: the gradient of a probability then follows from features that the gradient of `down` needs anyway, and
-    # results of experts are neither kept nor read for it.
-    weighs_results = bias is not None or not gated
-    if not weighs_results:
-        first["row_scale"] = factors_of_rows(routing).astype(accumulator(x.dtype))
     if gradients is not None:
         _check_gradients(name, gradients, weights, down, x, pair)
         first["rhs_gradient"], second["rhs_gradient"] = gradients
-    if gated:
-        weight = tuple(weights) if pair else weights[0]
-        hidden = gated_dot(
-            x, weight, routing.group_sizes, activation=activation, gate=gate, interleaved=interleaved, lora=of_gate_up,
-            lora_scale=lora_scale, **first,
-        )  # fmt: skip
-    else:
-        known, function = resolve_activation(name, activation)
-        in_kernel = known if of_gate_up is None else None
-        product = ragged_dot(x, weights[0], routing.group_sizes, activation=in_kernel, **first)
-        hidden = with_adapter(name, "lora[0]", product, of_gate_up, lora_scale, x, routing.group_sizes, first)
-        if in_kernel is None and function is not None:
-            hidden = _applied(name, "activation", function, hidden)
-        hidden = hidden.astype(product.dtype)
-    product = ragged_dot(hidden, down, routing.group_sizes, **second)
-    y = with_adapter(name, "lora[1]", product, of_down, lora_scale, hidden, routing.group_sizes, second)
-    y = y.astype(product.dtype)
-    return of_tokens(y, weighs_results)
+
+    def contributions(x: jax.Array, routing: Routing, wide: bool) -> jax.Array:
+        """What the experts add to each token, (tokens, n), in the accumulator's dtype if `wide`."""
+        if experts_8 is not None:
+            assert known is not None
+            return quantized_mlp(
+                x, weights[0], down, experts_8, routing, accumulator(x.dtype) if wide else x.dtype, activation=known,
+                cotangents=cotangents, wgrad=wgrad, implementation=implementation,
+            )  # fmt: skip
+        # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
+        of_rows = first | {"gather": (routing.rows, routing.slots)}
+        # Where nothing is added to the second product, each row is multiplied by its probability in the first product's
+        # epilogue: the gradient of a probability then follows from features that the gradient of `down` needs anyway,
+        # and results of experts are neither kept nor read for it.
+        weighs_results = bias is not None or not gated
+        if not weighs_results:
+            of_rows["row_scale"] = factors_of_rows(routing).astype(accumulator(x.dtype))
+        if gated:
+            weight = tuple(weights) if pair else weights[0]
+            hidden = gated_dot(
+                x, weight, routing.group_sizes, activation=activation, gate=gate, interleaved=interleaved,
+                lora=of_gate_up, lora_scale=lora_scale, **of_rows,
+            )  # fmt: skip
+        else:
+            name_of_activation, function = resolve_activation(name, activation)
+            in_kernel = name_of_activation if of_gate_up is None else None
+            product = ragged_dot(x, weights[0], routing.group_sizes, activation=in_kernel, **of_rows)
+            hidden = with_adapter(name, "lora[0]", product, of_gate_up, lora_scale, x, routing.group_sizes, of_rows)
+            if in_kernel is None and function is not None:
+                hidden = _applied(name, "activation", function, hidden)
+            hidden = hidden.astype(product.dtype)
+        product = ragged_dot(hidden, down, routing.group_sizes, **second)
+        y = with_adapter(name, "lora[1]", product, of_down, lora_scale, hidden, routing.group_sizes, second)
+        y = y.astype(product.dtype)
+        if weighs_results:
+            result = _combined(y, routing)
+            return result if wide else result.astype(y.dtype)
+        return summed(y.astype(accumulator(y.dtype)) if wide else y, routing)
+
+    if axes is None:
+        return contributions(x, routing, wide=False)
+    dtype = x.dtype if experts_8 is not None else jnp.result_type(x, *weights, down)
+    results = down.shape[1 if transposes[1] else 2]
+    return over_devices(contributions, x, routing, results, dtype, axes, exchange, chunks)
 
 
 def _check_gradients(

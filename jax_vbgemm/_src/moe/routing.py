@@ -172,15 +172,23 @@ def route(
         if jnp.shape(scale) != ():
             raise ValueError(f"{name}: scale is of shape {jnp.shape(scale)}: it must be a number")
         weights = weights * jnp.asarray(scale, weights.dtype)
-    if present is None:
-        sizes, order = sorted_by_group(chosen.reshape(-1), count)
-    else:
-        # Choices of no expert come after the last group.
-        chosen = jnp.where(present, chosen, -1)
-        weights = jnp.where(present, weights, jnp.zeros((), weights.dtype))
-        sizes, order = sorted_with_rest(chosen.reshape(-1), present.reshape(-1), count)
-    slots = inverse_permutation(order)
-    return Routing(sizes, order, slots.reshape(chosen.shape), chosen, weights, clamped)
+    if present is not None:
+        return routed(
+            jnp.where(present, chosen, -1), jnp.where(present, weights, jnp.zeros((), weights.dtype)), count, clamped
+        )
+    sizes, order = sorted_by_group(chosen.reshape(-1), count)
+    return Routing(sizes, order, inverse_permutation(order).reshape(chosen.shape), chosen, weights, clamped)
+
+
+def routed(experts: jax.Array, probabilities: jax.Array, count: int, clamped: jax.Array | None = None) -> Routing:
+    """The routing of tokens whose experts are known: (tokens, k) int32 in [0, count), or -1 for none, whose
+    probabilities are 0. Choices of no expert come after the last group."""
+    flat = experts.reshape(-1)
+    sizes, order = sorted_with_rest(flat, flat >= 0, count)
+    slots = inverse_permutation(order).reshape(experts.shape)
+    return Routing(
+        sizes, order, slots, experts, probabilities, jnp.zeros_like(sizes[0]) if clamped is None else clamped
+    )
 
 
 def _floating(name: str, argument: str, value: Any, shape: tuple[Any, ...], meaning: str) -> jax.Array:

@@ -63,6 +63,14 @@ class MeshAxes:
         result: jax.Array = jax.lax.psum_scatter(compat.varying(rows, self.names), self.names, tiled=True)
         return result
 
+    def exchanged_parts(self, rows: jax.Array) -> jax.Array:
+        """The rows that each device has for this one, one device after the other: part i of `rows` goes to device
+        i."""
+        if rows.shape[0] == 0:
+            return rows
+        result: jax.Array = jax.lax.all_to_all(compat.varying(rows, self.names), self.names, 0, 0, tiled=True)
+        return result
+
 
 def mesh_axes(name: str, mesh_axis: Any, mesh: Any = None, *, manual: bool = False) -> MeshAxes:
     """Looks up the axes in `mesh`, or in the mesh of the enclosing shard_map or jax.set_mesh.

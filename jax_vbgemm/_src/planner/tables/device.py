@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from jax_vbgemm._src.native.arithmetic import FLOAT8, accumulator_of
-from jax_vbgemm._src.planner.tables.rules import CallCosts, CoreRules, DotRates, RaggedRules, Rules
+from jax_vbgemm._src.planner.tables.rules import CallCosts, CollectiveRate, CoreRules, DotRates, RaggedRules, Rules
 
 # The dtype whose rate is an upper bound for an accumulator without a rate of its own. (By data sheets, the rate of
 # integers is that of float32 or half of it.)
@@ -79,6 +79,7 @@ class DeviceSpec:
     core_rules: CoreRules | None = None
     dots: DotRates | None = None
     calls: CallCosts | None = None
+    collectives: tuple[tuple[str, CollectiveRate], ...] = ()  # by jax.lax's name, those that were measured
 
     note: str = ""  # what plans for it say: that nothing is built for it, or how it differs from the live device
 

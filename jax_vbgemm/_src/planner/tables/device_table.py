@@ -8,6 +8,7 @@ figures that were measured or that papers give:
   [papers]  thresholds of the papers' planners; else derived from the architecture (`_thresholds`)
   [dots]    measured rates of XLA's dots (rules.DotRates); else the data sheet's rates
   [calls]   what a call costs beside its kernels (rules.CallCosts); else assumed (single_dots.py)
+  [collectives]  by jax.lax's name, rules.CollectiveRate; one that is not here was not measured
   [rules]   rules.Rules, [ragged] rules.RaggedRules, [cores] rules.CoreRules; else none
   [boards]  by device_kind, the figures of [hardware] in which a board differs
 
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.planner.tables.rules import CallCosts, CoreRules, DotRates, RaggedRules, Rules
+from jax_vbgemm._src.planner.tables.rules import CallCosts, CollectiveRate, CoreRules, DotRates, RaggedRules, Rules
 from jax_vbgemm._src.util.shown import shown
 
 TABLES = Path(__file__).parent
@@ -87,6 +88,7 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
             core_rules=CoreRules(**_frozen(tables["cores"])) if "cores" in tables else None,
             dots=DotRates(**_frozen(tables["dots"])) if "dots" in tables else None,
             calls=CallCosts(**tables["calls"]) if "calls" in tables else None,
+            collectives=tuple((key, CollectiveRate(**rate)) for key, rate in tables.get("collectives", {}).items()),
             note=_note(architecture, of_architecture),
             **occupancy,
             **hardware,
@@ -139,7 +141,7 @@ def _check_base(
         for key in ("units", "peak_rates", "tensor_rates")
         if hardware.get(key, below["hardware"][key]) != below["hardware"][key]
     ]
-    measured = [f"[{table}]" for table in ("dots", "calls", "rules", "ragged") if table in below]
+    measured = [f"[{table}]" for table in ("dots", "calls", "rules", "ragged", "collectives") if table in below]
     measured += ["calibration.csv"] if calibration else []
     if other and measured:
         raise ValueError(

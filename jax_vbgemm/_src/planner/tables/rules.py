@@ -171,3 +171,15 @@ class CallCosts:
     fused_side: int = 0
     fused_elements: int = 0
     fuses_operands: bool = False
+
+
+@dataclass(frozen=True)
+class CollectiveRate:
+    """The measured speed of one of XLA's collectives among devices of one host (benchmarks/many_gpus.sh measures it).
+
+    latency: least seconds of a call. bandwidth: byte/s that a device receives; `inf` where the time of a call does not
+    depend on what it sends.
+    """
+
+    latency: float
+    bandwidth: float
