@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.many_devices.divided import divided
+from jax_vbgemm._src.many_devices.stack import sharded_axis, shardings_of, spec_of, whole_shape
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
 from jax_vbgemm._src.matmul.into import check_windows
 from jax_vbgemm._src.matmul.options import checked_implementation
@@ -19,7 +20,12 @@ from jax_vbgemm._src.matmul.packed import RaggedArray, pack_as
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View, dense, is_view
 from jax_vbgemm._src.newton_schulz.coefficients import MUON_COEFFS, coefficients
-from jax_vbgemm._src.newton_schulz.cost import matrix_seconds, members_alone, members_by_gram
+from jax_vbgemm._src.newton_schulz.cost import (
+    least_saved_seconds,
+    matrix_seconds,
+    members_alone,
+    members_by_gram,
+)
 from jax_vbgemm._src.newton_schulz.norms import packed_norms, small_size
 from jax_vbgemm._src.newton_schulz.steps import Iteration, is_tall, iterated, looped, result_dtype
 from jax_vbgemm._src.util import compat
@@ -46,6 +52,7 @@ def newton_schulz(
     implementation: str | None = None,
     mesh_axis: Any = None,
     mesh: Any = None,
+    shardings: Any = None,
 ) -> Any:
     """The Newton-Schulz iteration X <- c0 X + (c1 A + c2 A A) X with A = X X^H, on all matrices of a pytree.
 
@@ -91,9 +98,15 @@ def newton_schulz(
         at trace time which matrices are so large that XLA's dots are faster. All other matrices are one batch.
       mesh_axis: a mesh axis, or a tuple of axes: the matrices are divided among the devices by predicted time, each
         device treats its part, and one collective distributes the results. Batches are divided too. Results equal those
-        of one device up to rounding, and are sharded like `tree` on meshes with explicit axes. Inside shard_map over
-        the axis, all devices must hold the same tree. None: every device treats all matrices that it holds.
+        of one device up to rounding, and are sharded like `tree` on meshes with explicit axes. Where all devices hold
+        all matrices and dividing them would save too little time on this type of GPU, each device treats all of them.
+        None: every device treats all matrices that it holds.
       mesh: the mesh of the axis; None: that of the enclosing jax.set_mesh or shard_map.
+      shardings: how leaves are sharded over mesh_axis: a PartitionSpec, a NamedSharding or None for each leaf, or for
+        each subtree; or a function of `tree` that returns that. For leaves with explicit axes, their types tell it.
+        An array whose rows, columns or batch are divided along mesh_axis is not gathered: the slices of each matrix are
+        sent to the device that treats it, and the slices of its result back. Results are sharded in the same way.
+        Inside shard_map, leaves are what the device holds. None: leaves are replicated, or gathered.
 
     Returns:
       A pytree of the structure, shapes and dtypes of `tree`; its leaves are arrays, or views where `into` has them.
@@ -102,8 +115,9 @@ def newton_schulz(
       ValueError: a leaf has rank 0 or 1, coeffs are an unknown name or have a shape other than (3,) or (n, 3), scale
         has one that is neither () nor (leaves,), steps is negative, preconditioning is unknown, preconditioning is
         "aol" and symbolic sizes don't determine which is larger, gram is none of its values, or True for iterates in
-        bfloat16, into does not fit the tree or is given for a RaggedArray, mesh_axis is not an axis of the mesh, or
-        mesh_axis is given and a size is symbolic.
+        bfloat16, into does not fit the tree or is given for a RaggedArray, mesh_axis is not an axis of the mesh,
+        mesh_axis is given and a size is symbolic, or shardings don't fit the tree or the mesh, or come without
+        mesh_axis.
       TypeError: a leaf is neither floating nor complex, coeffs are complex, dtype is not a real floating one, or is
         given and a leaf is complex, or steps is no integer, or is traced where coeffs are a name.
 
@@ -182,6 +196,7 @@ def newton_schulz(
         return pack_as(results, packed.members)
 
     axes = None if mesh_axis is None else mesh_axes("newton_schulz", mesh_axis, mesh)
+    of_leaves = shardings_of("newton_schulz", shardings, tree, mesh_axis, is_leaf=is_view)
     if axes is None or axes.size == 1 or not leaves:
         refuse_explicit_axes("newton_schulz", leaves, written)
         places = _places_of(packed, given, leaves, targets, steps, preconditioning)
@@ -190,6 +205,14 @@ def newton_schulz(
         if not compat.is_static(leaf.shape):
             raise ValueError(f"newton_schulz: {written(index)} is {leaf.shape}: mesh_axis needs sizes that are numbers")
 
+    held = [
+        sharded_axis(f"newton_schulz: {written(index)}", leaf.shape, _explicit(leaf) or sharding, axes)
+        for index, (leaf, sharding) in enumerate(zip(leaves, of_leaves, strict=True))
+    ]
+    wholes = [
+        jax.ShapeDtypeStruct(whole_shape(leaf.shape, axis, axes), leaf.dtype)
+        for leaf, axis in zip(leaves, held, strict=True)
+    ]
     options = {"scales": scales, "coeffs": coeffs, "steps": steps, "eps": eps}
     traced = {name: value for name, value in options.items() if isinstance(value, jax.Array)}
 
@@ -200,8 +223,20 @@ def newton_schulz(
             of_part["scales"] = (jnp.asarray(of_all) if isinstance(indices, jax.Array) else of_all)[indices]
         return all_of(parts, **of_part, into=into)
 
-    seconds = matrix_seconds(leaves, precision, planner, dtype)
-    return finished(divided(part_of, leaves, traced, seconds, axes))
+    seconds = matrix_seconds(wholes, precision, planner, dtype)
+    least_saved = least_saved_seconds() / (max(steps, 1) if isinstance(steps, int) else 5)
+    dtypes = [leaf.dtype for leaf in leaves]
+    results = divided(
+        part_of, leaves, traced, seconds, axes, held=held, results=dtypes, least_saved=least_saved
+    )  # fmt: skip
+    if not axes.manual:
+        results = [compat.constrained(y, spec_of(s), axes.mesh) for y, s in zip(results, of_leaves, strict=True)]
+    return finished(results)
+
+
+def _explicit(leaf: jax.Array) -> Any:
+    """The sharding of a leaf's type, where it is sharded over explicit mesh axes."""
+    return jax.typeof(leaf).sharding.spec if compat.explicit_axes(leaf) else None
 
 
 def _targets(into: Any, packed: Any, structure: Any, leaves: Sequence[jax.Array]) -> list[View | None] | None:
