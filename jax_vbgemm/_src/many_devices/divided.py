@@ -28,7 +28,7 @@ def divided(
     axes: MeshAxes,
     *,
     held: Sequence[int | None],
-    results: Sequence[Any],
+    sent: Any = None,
     least_saved: float = 0.0,
 ) -> list[jax.Array]:
     """[f(x) for x in arrays], for an f that treats each matrix of (..., m, n) independently and keeps its shape.
@@ -39,22 +39,22 @@ def divided(
     distributes the results, while the results of the next round are computed.
 
     Args:
-      function: (arrays, indices, extras, into) -> results, where indices, an array of integers that may be traced, are
+      function: (arrays, indices, extras, into, dtypes) -> results, where indices, integers that may be traced, are
         those of the arrays in `arrays`; called with a device's matrices, which may be a part of a stack. `into` has
-        None or a view of a buffer for each result, which is this view if it has been written there.
+        None or a view of a buffer for each result, which is this view if it has been written there; `dtypes`, the dtype
+        of each result.
       arrays: of rank 2 or more and of known shapes; inside a shard_map, what each device holds.
       extras: a pytree of arrays that every device needs.
       seconds: the predicted time for one matrix of each array.
       axes: the mesh axes whose devices share the work. Devices along other axes do the same work.
       held: for each array the axis, counted from the end, along which devices hold equal parts of it, and get those of
         the result; None: all devices hold the array, or it is gathered, and they get the result.
-      results: the dtype of each result.
+      sent: the dtype in which results are sent, and returned, if it is narrower than that of the array.
       least_saved: where dividing is predicted to save less time, and all devices hold all arrays, each device computes
         everything.
     """
     stacks = [
-        stack_of(whole_shape(x.shape, axis, axes), x.dtype, jnp.dtype(dtype), axis)
-        for x, axis, dtype in zip(arrays, held, results, strict=True)
+        stack_of(whole_shape(x.shape, axis, axes), x.dtype, axis, sent) for x, axis in zip(arrays, held, strict=True)
     ]
     kept = {index for index, stack in enumerate(stacks) if stack.axis == -3}
     rounds = in_rounds([x.count for x in stacks], [x.kind for x in stacks], seconds, axes.size, kept)
@@ -62,7 +62,8 @@ def divided(
 
     def on_device(arrays: Sequence[jax.Array], extras: Any) -> list[jax.Array]:
         if not pays:
-            return list(function(arrays, np.arange(len(arrays)), extras, [None] * len(arrays)))
+            everything = np.arange(len(arrays)), extras, [None] * len(arrays), [x.dtype for x in arrays]
+            return list(function(arrays, *everything))
         local = [x.shape for x in arrays]
         # Each device reads only some operands, so that cotangents have to be summed over the devices, which the
         # transpose of this cast does.
@@ -125,7 +126,9 @@ def _computed(
         of_layouts = zip(layouts, received, strict=True)
         parts = [x for layout, operands in of_layouts for x in layout.parts(arrays, operands, device, index)]
         places = [layout.places(device or 0) for layout in layouts]
-        values = iter(function(parts, indices, extras, [view for _, views in places for view in views]))
+        into = [view for _, views in places for view in views]
+        dtypes = [layout.result for layout in layouts for _ in layout.shares[device or 0]]
+        values = iter(function(parts, indices, extras, into, dtypes))
         outgoing = [
             layout.outgoing(buffer, device or 0, values) for layout, (buffer, _) in zip(layouts, places, strict=True)
         ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jax_vbgemm._src.util.mesh_axes import MeshAxes
 
@@ -36,10 +37,15 @@ class Stack:
         return (self.shape, self.dtype, self.axis) if len(self.shape) == 2 else None
 
 
-def stack_of(shape: Sequence[int], dtype: Any, result: Any, axis: int | None) -> Stack:
-    """The stack that an array (..., m, n) becomes if its leading dimensions are folded; axis: as of the array."""
+def stack_of(shape: Sequence[int], dtype: Any, axis: int | None, sent: Any = None) -> Stack:
+    """The stack that an array (..., m, n) becomes if its leading dimensions are folded.
+
+    axis: as of the array. sent: the dtype of results that are sent, if it is narrower than dtype.
+    """
+    narrow = sent is not None and jnp.dtype(sent).itemsize < dtype.itemsize
     folded = tuple(shape) if len(shape) < 3 else (math.prod(shape[:-2]), *shape[-2:])
-    return Stack(folded, dtype, result, None if axis is None else max(axis, -3))
+    side = None if axis is None else max(axis, -3)
+    return Stack(folded, dtype, sent if narrow and side != -3 else dtype, side)
 
 
 def sharded_axis(where: str, shape: Sequence[int], sharding: Any, axes: MeshAxes) -> int | None:
