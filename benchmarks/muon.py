@@ -15,14 +15,19 @@ largest difference of the two first updates of a leaf over that leaf's largest u
       --ours default --ours bfloat16 --ours float16 --ours gram --ours float16_gram --csv muon_iterations.csv
 
 With --devices 1 --devices 2 each model is measured on one device and on two devices, among which this package divides
-the matrices (mesh_axis). --placement says what each device holds: all parameters and gradients ("replicated"), a part
-of each matrix ("sharded"), or all, with the step inside shard_map ("shard_map"). XLA partitions the computations of
-optax.
+the matrices (mesh_axis). --sharded says what each device holds of parameters and gradients, once for each way: all of
+them ("no"), some rows of each matrix ("rows"), some columns, or a part along the larger side ("fsdp"); where the number
+of devices does not divide the side, the whole. --shard-map puts the step inside shard_map, where all devices hold
+everything. XLA partitions the computations of optax. On two GPUs:
+
+    python benchmarks/muon.py gpt2_small resnet50 gpt2_medium llama_layers --devices 1 --devices 2 --no-calls \
+      --sharded no --sharded rows --sharded fsdp --rounds 3 --budget 0.2 --csv muon_devices.csv
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +43,7 @@ import optax.contrib
 import typer
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from optax.contrib import MuonDimensionNumbers
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -64,25 +70,36 @@ OURS: dict[str, dict[str, Any]] = {
     "gram": {"ns_gram": "auto"},
     "float16_gram": {"ns_dtype": "float16", "ns_gram": "auto"},
 }
-PLACEMENTS = ("replicated", "sharded", "shard_map")
+SHARDED = ("no", "rows", "columns", "fsdp")
 
 app = typer.Typer(add_completion=False)
 
 
-def shapes(model: str) -> list[tuple[int, int]]:
-    """The weight matrices of a model: a file muon_<model>_apply.txt (all wide), or one of those below."""
+def shapes(model: str) -> list[tuple[int, ...]]:
+    """The weight matrices of a model, or stacks of them: a file muon_<model>_apply.txt (all wide), or one of those
+    below."""
     if model == "llama":  # one attention and one feed-forward matrix of a 7B-8B layer: the negative control
         return [(4096, 4096), (4096, 14336)]
     if model == "llama_layer":  # all matrices of such a layer
         return 4 * [(4096, 4096)] + 3 * [(4096, 14336)]
+    if model == "llama_layers":  # eight such layers, stacked as jax.lax.scan takes them
+        return [(8, *shape) for shape in shapes("llama_layer")]
+    if model == "gpt2_medium":  # 24 blocks of width 1024: projection, query-key-value, the wide and the tall MLP matrix
+        return 24 * [(1024, 1024), (1024, 3072), (1024, 4096), (4096, 1024)]
     if model == "vit_s":  # 12 blocks of width 384: query-key-value, projection, the tall and the wide MLP matrix
         return [(768, 384)] + 12 * [(384, 1152), (384, 384), (384, 1536), (1536, 384)] + [(384, 1000)]
     return [(problem.m, problem.n) for problem in read_problems(WORKLOADS / f"muon_{model}_apply.txt")]
 
 
-def products_flops(sizes: list[tuple[int, int]]) -> float:
+def products_flops(sizes: list[tuple[int, ...]]) -> float:
     """Floating-point operations of one step's products."""
-    return NS_STEPS * sum(2.0 * (2 * m * m * n + m**3) for m, n in map(sorted, sizes))
+    sides = [(math.prod(shape[:-2]), *sorted(shape[-2:])) for shape in sizes]
+    return NS_STEPS * sum(2.0 * count * (2 * m * m * n + m**3) for count, m, n in sides)
+
+
+def numbers(params: Any) -> Any:
+    """Leading axes are a batch."""
+    return jax.tree.map(lambda x: MuonDimensionNumbers(x.ndim - 2, x.ndim - 1), params)
 
 
 def _sharding(x: jax.Array) -> Any:
@@ -146,60 +163,70 @@ class Candidate:
         return time.perf_counter() - start
 
 
-def spec_of(shape: tuple[int, ...], devices: int, placement: str) -> P:
-    """The sharding of a matrix: along its first axis that the number of devices divides, if it is to be sharded."""
-    if placement == "sharded":
-        for axis, size in enumerate(shape):
-            if size % devices == 0:
-                return P(*(None,) * axis, "x")
-    return P()
+def spec_of(shape: tuple[int, ...], devices: int, sharded: str) -> P:
+    """The sharding of a matrix or of a stack of matrices."""
+    if sharded == "no":
+        return P()
+    rank = len(shape)
+    axis = {"rows": rank - 2, "columns": rank - 1, "fsdp": rank - 2 + (shape[-1] > shape[-2])}[sharded]
+    return P(*(None,) * axis, "x") if shape[axis] % devices == 0 else P()
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def normal(key: jax.Array, shape: tuple[int, ...], sharding: NamedSharding) -> jax.Array:
+    return jax.lax.with_sharding_constraint(jax.random.normal(key, shape), sharding)
+
+
+@jax.jit
+def difference(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.max(jnp.abs(x - y)) / jnp.max(jnp.abs(x))
 
 
 def measure(
     model: str,
     ours: Sequence[str],
     devices: int,
-    placement: str,
+    sharded: str,
+    shard_map: bool,
     rounds: int,
     budget: float,
     calls: bool,
     progress: Progress,
 ) -> tuple[dict[str, Candidate], dict[str, float]]:
     """The optimizers on one model, and the difference of each first update from that of optax."""
-    rng = np.random.default_rng(0)
     mesh = jax.make_mesh((devices,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
-
-    def place(x: Any) -> jax.Array:
-        return jax.device_put(x, NamedSharding(mesh, spec_of(np.shape(x), devices, placement)))
 
     def in_shard_map(function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.shard_map(function, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
 
-    def draw() -> list[jax.Array]:
-        return [place(rng.standard_normal(shape).astype(np.float32)) for shape in shapes(model)]
+    places = [NamedSharding(mesh, spec_of(shape, devices, sharded)) for shape in shapes(model)]
 
-    params, grads = draw(), draw()
-    many = {"mesh_axis": "x", "mesh": mesh} if devices > 1 else {}
-    spread = in_shard_map if devices > 1 and placement == "shard_map" else lambda function: function
-    candidates = {
-        "optax": Candidate(optax.contrib.muon(1e-3, ns_steps=NS_STEPS), optax.apply_updates, spread),
-    }
+    def draw(seed: int) -> list[jax.Array]:
+        keys = jax.random.split(jax.random.key(seed), len(places))
+        return [normal(key, shape, place) for key, shape, place in zip(keys, shapes(model), places, strict=True)]
+
+    params, grads = draw(0), draw(1)
+    many = {"mesh_axis": "x", "mesh": mesh, "shardings": places} if devices > 1 else {}
+    if shard_map:
+        many.pop("shardings", None)
+    spread = in_shard_map if devices > 1 and shard_map else lambda function: function
+    common = {"ns_steps": NS_STEPS, "muon_weight_dimension_numbers": numbers}
+    candidates = {"optax": Candidate(optax.contrib.muon(1e-3, **common), optax.apply_updates, spread)}
     for way in ours:
-        optimizer = jax_vbgemm.optax.muon(1e-3, ns_steps=NS_STEPS, **OURS[way], **many)
+        optimizer = jax_vbgemm.optax.muon(1e-3, **common, **OURS[way], **many)
         name = "vbgemm" if way == "default" else f"vbgemm {way}"
         candidates[name] = Candidate(optimizer, jax_vbgemm.optax.apply_updates, spread)
     task = progress.add_task(model, total=len(candidates) * (2 + rounds))
-    first = {}
+    first, errors = None, {}
     for name, candidate in candidates.items():
         candidate.compile(params, grads, calls)
         progress.advance(task)
         zeros = jax.tree.map(jnp.zeros_like, params)  # so that the new parameters are the updates, unrounded
-        first[name] = jax.tree.map(np.asarray, candidate.loop(jnp.int32(1), zeros, candidate.state(params), grads)[0])
+        found = candidate.loop(jnp.int32(1), zeros, candidate.state(params), grads)[0]
+        first = found if first is None else first  # of optax
+        errors[name] = max(float(difference(x, y)) for x, y in zip(first, found, strict=True))
         progress.advance(task)
-    errors = {
-        name: max(float(np.abs(x - y).max() / np.abs(x).max()) for x, y in zip(first["optax"], found, strict=True))
-        for name, found in first.items()
-    }
+    del first, found, zeros
     # The loop has as many steps as the slower optimizer does in the budget. On a GPU, XLA makes command buffers in the
     # first runs of a loop.
     timed = partial(Candidate.seconds, params=params, grads=grads)
@@ -219,13 +246,17 @@ def measure(
 
 @app.command(help=__doc__)
 def main(
-    models: Annotated[list[str], typer.Argument(help="yolo26n, resnet50, gpt2_small, llama, llama_layer, vit_s")],
+    models: Annotated[
+        list[str],
+        typer.Argument(help="yolo26n, resnet50, gpt2_small, gpt2_medium, llama, llama_layer, llama_layers, vit_s"),
+    ],
     precision: Annotated[str, typer.Option(help=", ".join(NAMES), callback=one_of(NAMES))] = "default",
     rounds: Annotated[int, typer.Option(help="interleaved repetitions")] = 9,
     ours: Annotated[list[str], typer.Option(help=", ".join(OURS), callback=one_of(OURS))] = ["default"],  # noqa: B006
     calls: Annotated[bool, typer.Option(help="time single calls too")] = True,
     devices: Annotated[list[int], typer.Option(help="numbers of devices, each measured")] = [1],  # noqa: B006
-    placement: Annotated[str, typer.Option(help=", ".join(PLACEMENTS), callback=one_of(PLACEMENTS))] = "replicated",
+    sharded: Annotated[list[str], typer.Option(help=", ".join(SHARDED), callback=one_of(SHARDED))] = ["no"],  # noqa: B006
+    shard_map: Annotated[bool, typer.Option(help="the step inside shard_map")] = False,
     budget: Annotated[float, typer.Option(help="seconds of one timed loop, about")] = 0.5,
     file: Annotated[Path | None, typer.Option("--csv", help="where to write the figures")] = None,
 ) -> None:
@@ -236,14 +267,17 @@ def main(
     console = Console()
     table = Table(title=f"Muon, one step: {device}, jax {jax.__version__}, float32, precision {precision}")
     columns = (
-        "model devices matrices GFLOP optimizer loop/us call/us trace/s compile/s temp/MiB TFLOP/s limit ratio error"
+        "model devices arrays GFLOP optimizer loop/us call/us trace/s compile/s temp/MiB TFLOP/s limit ratio error"
     )
     for column in columns.split():
         table.add_column(column, justify="right")
     rows = []
     with Progress(console=console) as progress:
-        for model, count in ((model, count) for model in models for count in devices):
-            candidates, errors = measure(model, ours, count, placement, rounds, budget, calls, progress)
+        # One device holds everything.
+        ways = [(count, way) for count in devices for way in (sharded if count > 1 else ["no"])]
+        for model, (count, way) in ((model, each) for model in models for each in ways):
+            candidates, errors = measure(model, ours, count, way, shard_map, rounds, budget, calls, progress)
+            placement = "shard_map" if shard_map else "replicated" if way == "no" else way
             sizes = shapes(model)
             flops = products_flops(sizes)
             medians = {name: statistics.median(candidate.loop_s) for name, candidate in candidates.items()}
@@ -253,7 +287,7 @@ def main(
                 known = "H100" in device and precision in H100_RATES and name in ("optax", "vbgemm")
                 limit = flops / H100_RATES[precision] + 3 * NS_STEPS * H100_LAUNCH if known else None
                 table.add_row(
-                    model, str(count), str(len(sizes)), f"{flops / 1e9:.1f}", name,
+                    model, f"{count} {placement}", str(len(sizes)), f"{flops / 1e9:.1f}", name,
                     f"{loop * 1e6:.0f}", call_us,
                     f"{candidate.trace_s:.2f}", f"{candidate.compile_s:.2f}", f"{candidate.temp_mib:.1f}",
                     f"{flops / loop / 1e12:.2f}", f"{limit / loop:.0%}" if limit else "-",

@@ -61,7 +61,9 @@ def devices() -> list[str]:
     for title, name, model in (
         ("GPT-2 small, 48 matrices, H100", "h100_muon_devices.csv", "gpt2_small"),
         ("GPT-2 small, 48 matrices, H200", "h200_muon_devices.csv", "gpt2_small"),
+        ("GPT-2 medium, 96 matrices, H200", "h200_muon_devices.csv", "gpt2_medium"),
         ("ResNet-50, 53 matrices, H200", "h200_muon_devices.csv", "resnet50"),
+        ("8 stacked Llama layers, 7 stacks, H200", "h200_muon_devices.csv", "llama_layers"),
     ):
         of = {
             (row["optimizer"], row["devices"], row["placement"]): 1e-3 * float(row["loop_us"])
@@ -73,8 +75,11 @@ def devices() -> list[str]:
             ours, theirs = of.get(("vbgemm", count, placement)), of.get(("optax", count, placement))
             return NEVER if ours is None or theirs is None else f"{ours:.3g} (optax {theirs:.3g})"
 
-        lines.append((title, cell("1", "replicated"), cell("2", "replicated"), cell("2", "sharded")))
-    return table(("model and devices", "one device", "two devices", "two devices, sharded parameters"), lines)
+        ways = [("1", "replicated"), *(("2", way) for way in ("replicated", "rows", "columns", "fsdp"))]
+        lines.append((title, *(cell(*way) for way in ways)))
+    return table(
+        ("model", "one device", "two, replicated", "two, by rows", "two, by columns", "two, by larger side"), lines
+    )
 
 
 def experts() -> list[str]:

@@ -89,7 +89,7 @@ def pairs_of(name: str) -> dict[str, tuple[float, float]]:
         return {model: (of["vbgemm float16_gram", model], us) for (way, model), us in of.items() if way == "optax"}
     if name in ("h100_muon.csv", "h200_muon_devices.csv"):
         one = [
-            row for row in rows if row.get("devices", "1") == "1" and row.get("placement", "replicated") != "sharded"
+            row for row in rows if row.get("devices", "1") == "1" and row.get("placement", "replicated") == "replicated"
         ]
         of = {(row["optimizer"], row["model"]): float(row["loop_us"]) for row in one}
         return {model: (of["vbgemm", model], us) for (optimizer, model), us in of.items() if optimizer == "optax"}

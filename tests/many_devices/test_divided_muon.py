@@ -13,8 +13,9 @@ from slow_cases import slow_except
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.many_devices import partition as partition_module
-from jax_vbgemm._src.many_devices.divided import BufferLayout
+from jax_vbgemm._src.many_devices.layouts import Copies
 from jax_vbgemm._src.many_devices.partition import partition
+from jax_vbgemm._src.many_devices.stack import Stack
 from jax_vbgemm._src.matmul.primitive import batched_matmul_p
 
 optax = pytest.importorskip("optax")
@@ -106,6 +107,16 @@ def test_results_in_rounds(monkeypatch, check_vma):
     stacks = {"stack": oracle.random((27, 6, 10), "float64", 3), "empty": np.zeros((0, 4))}
     whole = functools.partial(vb.newton_schulz, steps=2)
     assert_close(*jax.jit(lambda *trees: [list(map(f, trees)) for f in (spread, whole)])(leaves, stacks))
+
+
+def test_too_little_to_divide():
+    """ResNet-50's matrices are not divided between two H200s, GPT-2 small's are; of one matrix nothing is saved."""
+    run = functools.partial(vb.newton_schulz, mesh_axis="x", mesh=mesh(2))
+    resnet = [jax.ShapeDtypeStruct((256, 2304), jnp.float32)] * 20
+    gpt = [jax.ShapeDtypeStruct((768, 3072), jnp.float32)] * 24
+    with vb.target("h200"):
+        sent = ["all_gather" in str(jax.make_jaxpr(run)(leaves)) for leaves in (resnet, gpt, gpt[:1])]
+    assert sent == [False, True, False]
 
 
 def test_nothing_but_empty_arrays():
@@ -201,7 +212,8 @@ def test_gradients_inside_shard_map(count, check_vma):
 def test_fewer_bytes_are_sent(counts, gathers):
     """One matrix on two devices: an all-gather of padded shares would send as much as a sum, of four devices more."""
     shares = partition(counts, [1.0] * len(counts), 4)
-    assert BufferLayout(shares, [jnp.zeros((8, 8))] * len(counts)).gathers == gathers
+    stack = Stack((8, 8), jnp.dtype("float32"), jnp.dtype("float32"), None)
+    assert Copies(shares, [stack] * len(counts)).gathers == gathers
 
 
 NUMBERS = {"stack": MuonDimensionNumbers(-2, -1), "grid": MuonDimensionNumbers(-2, -1)}

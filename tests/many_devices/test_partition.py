@@ -23,11 +23,18 @@ def test_every_matrix_has_one_device(stacks, devices):
     st.lists(st.tuples(st.integers(0, 20), st.sampled_from([0.0, 1e-5, 1.0])), max_size=12),
     st.integers(0, 3),
     st.integers(1, 5),
+    st.sets(st.integers(0, 11)),
 )
-def test_every_matrix_is_in_one_round(stacks, kinds, devices):
+def test_every_matrix_is_in_one_round(stacks, kinds, devices, held):
     counts, seconds = [count for count, _ in stacks], [cost for _, cost in stacks]
+    held = {index for index in held if index < len(counts) and counts[index] > 1}
+    counts = [count * devices if index in held else count for index, count in enumerate(counts)]
     kind_of = [index % (kinds + 1) if count == 1 else None for index, count in enumerate(counts)]
-    rounds = in_rounds(counts, kind_of, seconds, devices)
+    rounds = in_rounds(counts, kind_of, seconds, devices, held)
+    for index in held:
+        each = counts[index] // devices
+        of_device = [[p for of_round in rounds for p in of_round.shares[d] if p.array == index] for d in range(devices)]
+        assert all(d * each <= p.start and p.stop <= (d + 1) * each for d, share in enumerate(of_device) for p in share)
     pieces = [p for of_round in rounds for share in of_round.shares for p in share]
     owned = sorted((p.array, matrix) for p in pieces for matrix in range(p.start, p.stop))
     assert owned == [(array, matrix) for array, count in enumerate(counts) for matrix in range(count)]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from jax.sharding import PartitionSpec as P
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
@@ -129,12 +130,20 @@ def test_transformations():
 @pytest.mark.multidevice(4)
 def test_many_devices():
     mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-    xs = {"stack": oracle.random((8, 6, 10), "float32"), "matrix": oracle.random((12, 5), "float32")}
-    options = {"dtype": "float16", "coeffs": COEFFS}
-    many = jax.jit(lambda xs: vb.newton_schulz(xs, mesh_axis="x", mesh=mesh, **options))(xs)
-    one = jax.jit(lambda xs: vb.newton_schulz(xs, **options))(xs)
+    xs = {"stack": oracle.random((8, 6, 10), "float32"), "rows": oracle.random((12, 5), "float32")}
+    xs |= {"layers": oracle.random((4, 6, 10), "float32", 1), "half": oracle.random((3, 4), "float16")}
+    shardings = {"stack": P(), "rows": P("x"), "layers": P("x"), "half": P()}
+    options = {"dtype": "float16", "coeffs": COEFFS, "scale": 1e-6 * jnp.arange(1.0, 5.0)}
+    many = jax.jit(lambda xs: vb.newton_schulz(xs, mesh_axis="x", mesh=mesh, shardings=shardings, **options))
+    compiled = many.lower(xs).compile()
+    found, one = compiled(xs), jax.jit(lambda xs: vb.newton_schulz(xs, **options))(xs)
     for name in xs:
-        np.testing.assert_allclose(many[name], one[name], atol=1e-5)
+        assert found[name].dtype == xs[name].dtype
+        rounding = 1e-4 if name == "layers" else 2.0**-10  # layers are not sent
+        np.testing.assert_allclose(found[name], one[name], rtol=0, atol=rounding * float(jnp.max(one[name])))
+    for line in compiled.as_text().splitlines():
+        if " all-gather(" in line or " all-reduce(" in line:
+            assert "f32" not in line.split("=")[1].split("(")[0]
 
 
 def test_bad_dtypes():

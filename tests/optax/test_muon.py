@@ -304,7 +304,7 @@ def test_the_arguments_are_those_of_optax(ours, theirs):
         parameters = inspect.signature(function).parameters.values()
         return [(p.name, p.kind, p.default) for p in parameters]
 
-    own = {"split": None, "ns_dtype": None, "ns_gram": False, "mesh_axis": None, "mesh": None}
+    own = {"split": None, "ns_dtype": None, "ns_gram": False, "mesh_axis": None, "mesh": None, "shardings": None}
     if ours is muon:
         own = {"normuon_beta2": None, "cautious": False} | own
     added = [(name, inspect.Parameter.KEYWORD_ONLY, default) for name, default in own.items()]

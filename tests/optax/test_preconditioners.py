@@ -1,5 +1,8 @@
 """SOAP and Shampoo beside the plain loops over matrices of their papers' reference implementations, in float64."""
 
+import contextlib
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -338,6 +341,33 @@ def test_parameters_on_an_explicit_mesh(make):
         found = jax.jit(two)(sharded)
     assert {k: x.sharding.spec for k, x in found.items()} == {"w": P("d", None), "t": P(None, "d", None), "b": P("d")}
     assert_close(found, expected, 1e-12)
+
+
+@pytest.mark.multidevice(8)
+@pytest.mark.parametrize("where", slow_except(["jit", "explicit", "shard_map"], ["shard_map"]))
+@pytest.mark.parametrize("make", [functools.partial(soap, precondition_frequency=1), shampoo])
+def test_decompositions_are_divided(make, where):
+    """Three steps, of which SOAP's first one has eigendecompositions and the later ones QR decompositions."""
+    shapes = {"w": (4, 3), "t": (5, 3, 2), "v": (4, 3), "long": (3, 20), "b": (4,)}
+    params = {name: oracle.random(shape, "float64", seed) for seed, (name, shape) in enumerate(shapes.items())}
+    kind = jax.sharding.AxisType.Explicit if where == "explicit" else jax.sharding.AxisType.Auto
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(kind,), devices=jax.devices()[:2])
+
+    def three(params, **options):
+        optimizer = make(0.1, max_precond_dim=10, **options)
+        state = optimizer.init(params)
+        for number in range(3):
+            gradients = jax.tree.map(lambda x, shift=number: jnp.cos(x + shift), params)
+            updates, state = optimizer.update(gradients, state, params)
+        return updates
+
+    divided = functools.partial(three, mesh_axis="d", mesh=mesh)
+    if where == "shard_map":
+        divided = jax.shard_map(divided, mesh=mesh, in_specs=P(), out_specs=P())
+    with jax.set_mesh(mesh) if where == "explicit" else contextlib.nullcontext():
+        assert "axis_index" in str(jax.make_jaxpr(divided)(params))
+        found = jax.jit(divided)(params)
+    assert_close(jax.device_get(found), jax.jit(three)(params), 1e-9)
 
 
 @pytest.mark.parametrize("make", slow_except([soap, shampoo], [shampoo]))

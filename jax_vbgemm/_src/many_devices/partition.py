@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import NamedTuple
 
 # A stack of matrices is divided into at most this many pieces for each device: more pieces only take longer to trace.
@@ -37,7 +37,13 @@ class Round(NamedTuple):
     is_even: bool
 
 
-def in_rounds(counts: Sequence[int], kinds: Sequence[Hashable], seconds: Sequence[float], devices: int) -> list[Round]:
+def in_rounds(
+    counts: Sequence[int],
+    kinds: Sequence[Hashable],
+    seconds: Sequence[float],
+    devices: int,
+    held: Collection[int] = (),
+) -> list[Round]:
     """All matrices, in rounds of which at most the first one is not even.
 
     Args:
@@ -45,13 +51,17 @@ def in_rounds(counts: Sequence[int], kinds: Sequence[Hashable], seconds: Sequenc
       kinds: stacks of one matrix are of one kind if these are equal; of other stacks, None.
       seconds: the predicted time of one matrix of each stack.
       devices: the number of devices.
+      held: the stacks of which the i-th device holds the i-th of equal parts, which it keeps.
     """
     slots, left = _slots(counts, kinds, devices)
     lengths = [slot[0].stop - slot[0].start for slot in slots]
     costs = [seconds[slot[0].array] for slot in slots]
     total = sum(length * cost for length, cost in zip(lengths, costs, strict=True))
     if any(left) and total < _SECONDS_OF_ROUND:  # a round of its own takes longer
-        return [Round(partition(counts, seconds, devices), False)]
+        movable = [0 if array in held else count for array, count in enumerate(counts)]
+        kept = [slot for slot in slots if slot[0].array in held]
+        shares = partition(movable, seconds, devices)
+        return [Round(tuple((*share, *(slot[i] for slot in kept)) for i, share in enumerate(shares)), False)]
     rounds = []
     if any(left):
         last = [Piece(array, counts[array] - count, counts[array]) for array, count in enumerate(left)]
@@ -85,6 +95,15 @@ def _slots(counts: Sequence[int], kinds: Sequence[Hashable], devices: int) -> tu
             for piece in slots[-1]:
                 left[piece.array] = 0
     return slots, left
+
+
+def saved_seconds(rounds: Sequence[Round], seconds: Sequence[float]) -> float:
+    """The predicted time of all matrices less that of the busiest device."""
+    devices = zip(*(of_round.shares for of_round in rounds), strict=True)
+    busy: list[float] = [
+        sum((p.stop - p.start) * seconds[p.array] for share in of_device for p in share) for of_device in devices
+    ]
+    return sum(busy) - max(busy, default=0.0)
 
 
 def partition(counts: Sequence[int], seconds: Sequence[float], devices: int) -> tuple[tuple[Piece, ...], ...]:

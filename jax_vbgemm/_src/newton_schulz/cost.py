@@ -22,7 +22,7 @@ from jax_vbgemm._src.util import compat
 
 _GRAM_GAIN = 0.9  # Gram matrices round more, and predictions of small batches are no better than that; not measured
 
-Shaped = jax.Array | View
+Shaped = jax.Array | jax.ShapeDtypeStruct | View
 Rounds = tuple[tuple[Problem, ...], ...]
 
 
@@ -121,7 +121,7 @@ def members_by_gram(
     return best if total(best) < _GRAM_GAIN * total(none) else none
 
 
-def matrix_seconds(xs: Sequence[jax.Array], precision: Any, planner: AnyPlanner, dtype: Any = None) -> list[float]:
+def matrix_seconds(xs: Sequence[Shaped], precision: Any, planner: AnyPlanner, dtype: Any = None) -> list[float]:
     """Predicted seconds of a step for one matrix of each array, of any dtype; dtype: of the iterates, None for theirs.
 
     They are equal in all processes of a program, as all must divide the work in the same way: they do not depend on the
@@ -145,6 +145,13 @@ def matrix_seconds(xs: Sequence[jax.Array], precision: Any, planner: AnyPlanner,
         for index, value in zip(indices, found, strict=True):
             seconds[index] = value / math.prod(xs[index].shape[:-2])
     return seconds
+
+
+def least_saved_seconds() -> float:
+    """The predicted time that dividing replicated matrices among devices has to save, of all steps; 0 for a device on
+    which it was not measured."""
+    rules = backends.traced_target().mesh_rules
+    return 0.0 if rules is None else rules.least_saved
 
 
 def _has_kernels(xs: Sequence[Shaped], dtype: Any, device: Any) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.many_devices.divided import divided
+from jax_vbgemm._src.many_devices.stack import shardings_of
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
 from jax_vbgemm._src.matmul.into import check_windows
 from jax_vbgemm._src.matmul.options import checked_implementation
@@ -19,8 +20,9 @@ from jax_vbgemm._src.matmul.packed import RaggedArray, pack_as
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View, dense, is_view
 from jax_vbgemm._src.newton_schulz.coefficients import MUON_COEFFS, coefficients
-from jax_vbgemm._src.newton_schulz.cost import matrix_seconds, members_alone, members_by_gram
+from jax_vbgemm._src.newton_schulz.cost import members_alone, members_by_gram
 from jax_vbgemm._src.newton_schulz.norms import packed_norms, small_size
+from jax_vbgemm._src.newton_schulz.over_devices import over_devices
 from jax_vbgemm._src.newton_schulz.steps import Iteration, is_tall, iterated, looped, result_dtype
 from jax_vbgemm._src.util import compat
 from jax_vbgemm._src.util.arguments import as_array, refuse_explicit_axes
@@ -46,6 +48,7 @@ def newton_schulz(
     implementation: str | None = None,
     mesh_axis: Any = None,
     mesh: Any = None,
+    shardings: Any = None,
 ) -> Any:
     """The Newton-Schulz iteration X <- c0 X + (c1 A + c2 A A) X with A = X X^H, on all matrices of a pytree.
 
@@ -77,7 +80,9 @@ def newton_schulz(
         the fastest on tensor cores. Norms are computed in the leaf's accumulator, the matrices are divided by them and
         then rounded, products are summed in float32, and the last product is stored in the leaf's dtype. (A last step
         of float32 products would lower errors by a tenth at most. Where `steps` is traced, the last product is rounded
-        to dtype.) float16 has 8 times smaller errors than bfloat16, and its range suffices.
+        to dtype.) float16 has 8 times smaller errors than bfloat16, and its range suffices. With mesh_axis, devices
+        send each other results in this dtype where it is narrower than the leaf's: an entry is rounded by at most 2^-11
+        of itself in float16, 2^-9 in bfloat16, before it is scaled in the leaf's accumulator.
       gram: whether steps are taken with the Gram matrix X X^H alone, so that four products of five steps have X as an
         operand in place of ten (Zhang, Amsel, Chen and Dao, Gram Newton-Schulz, 2026). True: for all matrices; "auto":
         where it is predicted to be faster, which needs matrices that are far from square. The Gram matrix is computed
@@ -91,9 +96,15 @@ def newton_schulz(
         at trace time which matrices are so large that XLA's dots are faster. All other matrices are one batch.
       mesh_axis: a mesh axis, or a tuple of axes: the matrices are divided among the devices by predicted time, each
         device treats its part, and one collective distributes the results. Batches are divided too. Results equal those
-        of one device up to rounding, and are sharded like `tree` on meshes with explicit axes. Inside shard_map over
-        the axis, all devices must hold the same tree. None: every device treats all matrices that it holds.
+        of one device up to rounding, and are sharded like `tree` on meshes with explicit axes. Where all devices hold
+        all matrices and dividing them would save too little time on this type of GPU, each device treats all of them.
+        None: every device treats all matrices that it holds.
       mesh: the mesh of the axis; None: that of the enclosing jax.set_mesh or shard_map.
+      shardings: how leaves are sharded over mesh_axis: a PartitionSpec, a NamedSharding or None for each leaf, or for
+        each subtree; or a function of `tree` that returns that. For leaves with explicit axes, their types tell it.
+        An array whose rows, columns or batch are divided along mesh_axis is not gathered: the slices of each matrix are
+        sent to the device that treats it, and the slices of its result back. Results are sharded in the same way.
+        Inside shard_map, leaves are what the device holds. None: leaves are replicated, or gathered.
 
     Returns:
       A pytree of the structure, shapes and dtypes of `tree`; its leaves are arrays, or views where `into` has them.
@@ -102,8 +113,9 @@ def newton_schulz(
       ValueError: a leaf has rank 0 or 1, coeffs are an unknown name or have a shape other than (3,) or (n, 3), scale
         has one that is neither () nor (leaves,), steps is negative, preconditioning is unknown, preconditioning is
         "aol" and symbolic sizes don't determine which is larger, gram is none of its values, or True for iterates in
-        bfloat16, into does not fit the tree or is given for a RaggedArray, mesh_axis is not an axis of the mesh, or
-        mesh_axis is given and a size is symbolic.
+        bfloat16, into does not fit the tree or is given for a RaggedArray, mesh_axis is not an axis of the mesh,
+        mesh_axis is given and a size is symbolic, or shardings don't fit the tree or the mesh, or come without
+        mesh_axis.
       TypeError: a leaf is neither floating nor complex, coeffs are complex, dtype is not a real floating one, or is
         given and a leaf is complex, or steps is no integer, or is traced where coeffs are a name.
 
@@ -182,26 +194,13 @@ def newton_schulz(
         return pack_as(results, packed.members)
 
     axes = None if mesh_axis is None else mesh_axes("newton_schulz", mesh_axis, mesh)
+    of_leaves = shardings_of("newton_schulz", shardings, tree, mesh_axis, is_leaf=is_view)
     if axes is None or axes.size == 1 or not leaves:
         refuse_explicit_axes("newton_schulz", leaves, written)
         places = _places_of(packed, given, leaves, targets, steps, preconditioning)
         return finished(all_of(leaves, scales, coeffs, steps, eps, **places))
-    for index, leaf in enumerate(leaves):
-        if not compat.is_static(leaf.shape):
-            raise ValueError(f"newton_schulz: {written(index)} is {leaf.shape}: mesh_axis needs sizes that are numbers")
-
     options = {"scales": scales, "coeffs": coeffs, "steps": steps, "eps": eps}
-    traced = {name: value for name, value in options.items() if isinstance(value, jax.Array)}
-
-    def part_of(parts: Sequence[jax.Array], indices: Any, traced: Any, into: Sequence[View]) -> list[Any]:
-        of_part = options | traced
-        if scales is not None:
-            of_all = of_part["scales"]
-            of_part["scales"] = (jnp.asarray(of_all) if isinstance(indices, jax.Array) else of_all)[indices]
-        return all_of(parts, **of_part, into=into)
-
-    seconds = matrix_seconds(leaves, precision, planner, dtype)
-    return finished(divided(part_of, leaves, traced, seconds, axes))
+    return finished(over_devices(all_of, leaves, options, of_leaves, written, axes, dtype, precision, planner))
 
 
 def _targets(into: Any, packed: Any, structure: Any, leaves: Sequence[jax.Array]) -> list[View | None] | None:
@@ -282,6 +281,7 @@ def _orthogonalized(
     packed: RaggedArray | None = None,
     views: Sequence[Any] | None = None,
     into: Sequence[View | None] | None = None,
+    results: Sequence[Any] | None = None,
 ) -> list[Any]:
     """newton_schulz for checked arguments; `scales` has one entry for each leaf, or is None.
 
@@ -289,16 +289,19 @@ def _orthogonalized(
     views: the leaves as they are read in place.
     into: a view or None for each leaf, into which the last product writes. The results are then views of the new
     buffers with these layouts. Where there is no last product, or it has another dtype, the results are arrays.
+    results: the dtype of each result, the leaf's or that of the iterates, in which it is not scaled; None: the leaves'.
     """
-    results: list[Any] = [None] * len(leaves)
+    found: list[Any] = [None] * len(leaves)
     views = leaves if views is None else views
     rows = list(coeffs) if coeffs.ndim == 2 else [coeffs] * (steps if isinstance(steps, int) else 1)
-    for of_leaf in dict.fromkeys(leaf.dtype for leaf in leaves):
-        of_dtype = [index for index, leaf in enumerate(leaves) if leaf.dtype == of_leaf]
+    dtypes = [(x.dtype, x.dtype if results is None else results[index]) for index, x in enumerate(leaves)]
+    for of_leaf, of_result in dict.fromkeys(dtypes):
+        of_dtype = [index for index, pair in enumerate(dtypes) if pair == (of_leaf, of_result)]
+        narrow = of_result != of_leaf
         groups = _groups(leaves, of_dtype, steps, dtype or of_leaf, gram, precision, planner, implementation)
         per_step = [_rounded(row, of_leaf) for row in rows]
         places = into if isinstance(steps, int) and steps > 0 else None
-        if dtype is not None and result_dtype(dtype, of_leaf) != of_leaf:
+        if dtype is not None and not narrow and result_dtype(dtype, of_leaf) != of_leaf:
             places = None
         last: dict[int, Any] = {}  # the newest form of each buffer that is written into
         for (alone, by_gram), members in groups.items():
@@ -312,26 +315,27 @@ def _orthogonalized(
             norms = packed_norms(packed, members) if packed is not None and not alone else None
             by_kernel = preconditioning != "spectral" and not alone and implementation != "xla"
             how = Iteration(gemm, preconditioning, eps, small_size() if by_kernel else 0, dtype, by_gram)
+            how = replace(how, result=of_result if narrow else None)
             factors = None
-            if scales is not None:
+            if scales is not None and not narrow:
                 factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], of_leaf)
             if isinstance(steps, int):
                 of_members = None
                 if places is not None:
                     of_members = [_moved(places[index], last) for index in members]
-                found = iterated(matrices, per_step, how, factors, norms, of_members)
-                for index, value in zip(members, found, strict=True):
+                values = iterated(matrices, per_step, how, factors, norms, of_members)
+                for index, value in zip(members, values, strict=True):
                     place = None if places is None else places[index]
                     if place is not None:
                         last[id(place.buffer)] = value.buffer
             else:
-                found = looped(matrices, steps, per_step[0], how, factors)
-            for index, value in zip(members, found, strict=True):
-                results[index] = value
+                values = looped(matrices, steps, per_step[0], how, factors)
+            for index, value in zip(members, values, strict=True):
+                found[index] = value
         for index in of_dtype:  # all groups have written into the last buffers
             if places is not None and places[index] is not None:
-                results[index] = _moved(places[index], last)
-    return results
+                found[index] = _moved(places[index], last)
+    return found
 
 
 def _moved(view: View | None, last: Mapping[int, Any]) -> View | None:

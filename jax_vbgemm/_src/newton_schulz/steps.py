@@ -36,7 +36,8 @@ class Iteration:
 
     gemm: `batched_gemm` with its options. small: as in `norms_of`. dtype: that of the iterates; None: that of the
     matrices. gram: whether several steps are taken with the Gram matrix, before X is multiplied by their product.
-    preconditioning: None where a first step has been done.
+    preconditioning: None where a first step has been done. result: the dtype of the results, if it is not that of the
+    matrices.
     """
 
     gemm: Gemm
@@ -45,6 +46,7 @@ class Iteration:
     small: int
     dtype: Any
     gram: bool
+    result: Any = None
 
 
 def looped(xs: list[Any], steps: jax.Array, row: Any, how: Iteration, factors: Any) -> list[jax.Array]:
@@ -74,7 +76,7 @@ def iterated(
     norms: jax.Array | None = None,
     into: Sequence[View | None] | None = None,
 ) -> list[Any]:
-    """The matrices after the steps, in their dtype.
+    """The matrices after the steps, in their dtype or `how.result`.
 
     Args:
       matrices: arrays and views of one dtype.
@@ -110,7 +112,9 @@ def iterated(
             pairs = [rescale(*parts) for parts in zip(xs, grams, tall, divisors, pending, strict=True)]
             xs, grams, scale = [x for x, _ in pairs], [a for _, a in pairs], None
         gemm = functools.partial(how.gemm, symmetric=symmetric)
-        of_result = result_dtype(how.dtype, dtype) if is_last and how.dtype is not None else xs[0].dtype
+        of_result = xs[0].dtype
+        if is_last and how.dtype is not None:
+            of_result = how.result or result_dtype(how.dtype, dtype)
         # A C of another dtype than the result would have to be converted first.
         whole = length > 1 or of_result != xs[0].dtype
         rows = coeffs[end - length : end]
@@ -126,7 +130,7 @@ def iterated(
         xs = how.gemm(left, right, **added, **options)
     if not coeffs:
         xs = multiplied(xs, factors)
-    return [x if is_view(x) else x.astype(dtype) for x in xs]
+    return [x if is_view(x) else x.astype(how.result or dtype) for x in xs]
 
 
 def _product(grams: list[Any], rows: Sequence[Any], unit: Any, small: int, whole: bool, gemm: Gemm) -> list[Any]:
@@ -238,12 +242,14 @@ def _rows(shape: Sequence[Any]) -> int:
     return max(min(shape[-2:]), 1) if compat.is_static(shape[-2:]) else 1
 
 
-def multiplied(xs: list[Any], factors: Any) -> list[Any]:
-    """The matrices times one number each, in the accumulator's dtype."""
+def multiplied(xs: list[Any], factors: Any, dtype: Any = None) -> list[Any]:
+    """The matrices times one number each, computed in the accumulator's dtype; dtype: of the results, None for that of
+    the matrices."""
+    dtype = dtype or xs[0].dtype
     if factors is None:
-        return xs
-    wide = accumulator(xs[0].dtype)
-    return [(jnp.asarray(f, wide) * x.astype(wide)).astype(x.dtype) for f, x in zip(factors, xs, strict=True)]
+        return [x.astype(dtype) for x in xs]
+    wide = accumulator(dtype)
+    return [(jnp.asarray(f, wide) * x.astype(wide)).astype(dtype) for f, x in zip(factors, xs, strict=True)]
 
 
 def result_dtype(dtype: Any, of_matrices: Any) -> Any:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.matmul.api import batched_matmul
+from jax_vbgemm._src.util import compat
 
 # The constants of Google's distributed_shampoo.
 _TOLERANCE = 1e-6  # of the largest entry of M - I, and of the largest eigenvalue
@@ -63,7 +64,7 @@ def _of_stacks(
         ms.append(damped * z)
         hs.append(eye * z ** (1 / p))
     errors = [jnp.max(jnp.abs(m - eye), axis=(-2, -1)) for m, eye in zip(ms, eyes, strict=True)]
-    growths = [jnp.ones_like(error) for error in errors]
+    growths = [_typed(jnp.ones_like(error), error) for error in errors]
 
     def running(errors: list[jax.Array], growths: list[jax.Array]) -> list[jax.Array]:
         return [(e > _TOLERANCE) & (g < _MOST_GROWTH) for e, g in zip(errors, growths, strict=True)]
@@ -136,5 +137,11 @@ def _largest_eigenvalues(stacks: list[jax.Array], options: dict[str, Any]) -> li
 
     if not stacks:
         return []
-    zeros = [jnp.zeros(len(a), a.dtype) for a in stacks]
-    return jax.lax.while_loop(unfinished, iterate, (jnp.int32(0), [start(a) for a in stacks], zeros, zeros))[2]
+    vs = [_typed(start(a), a) for a in stacks]
+    zeros = [_typed(jnp.zeros(len(a), a.dtype), a) for a in stacks]
+    return jax.lax.while_loop(unfinished, iterate, (jnp.int32(0), vs, zeros, zeros))[2]
+
+
+def _typed(x: jax.Array, like: jax.Array) -> jax.Array:
+    """x, of whose type a loop's body makes one that varies over the mesh axes of `like`."""
+    return compat.varying(x, tuple(sorted(jax.typeof(like).mat.varying)))

@@ -10,15 +10,21 @@ import jax
 import jax.numpy as jnp
 from optax.contrib import MuonDimensionNumbers
 
+from jax_vbgemm._src.many_devices.stack import names_of
 from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.optax.splitting import Part, joined, sliced, windows
 
 
 class Matrices:
-    """A leaf as matrices (reduction, output) or a batch of them, by its dimension numbers."""
+    """A leaf as matrices (reduction, output) or a batch of them, by its dimension numbers.
 
-    def __init__(self, x: jax.Array, numbers: MuonDimensionNumbers | None) -> None:
+    spec: the PartitionSpec of the matrices, where that of the leaf is given. Rows and columns of a matrix may be
+    permuted before it is orthogonalised: what devices hold of the leaf becomes rows or columns that lie together.
+    """
+
+    def __init__(self, x: jax.Array, numbers: MuonDimensionNumbers | None, spec: Any = None) -> None:
         self.shape = x.shape
+        self.spec = spec
         self.permutation: tuple[int, ...] | None = None  # None: the leaf is a matrix already
         if x.ndim != 2 and not isinstance(numbers, MuonDimensionNumbers):
             raise ValueError(
@@ -36,9 +42,14 @@ class Matrices:
                 f" Originally dim_nums={numbers} and x.shape={x.shape}"
             )
         batch = tuple(axis for axis in range(x.ndim) if axis not in (*reduction, *output))
-        self.permutation = (*batch, *reduction, *output)
-        sizes = [math.prod(x.shape[axis] for axis in axes) for axes in (batch, reduction, output)]
-        self.matrices = tuple(sizes if sizes[0] != 1 else sizes[1:])
+        names = dict(enumerate(map(names_of, spec or ())))  # of the mesh axes, by axis
+        folded = [sorted(axes, key=lambda axis: not names.get(axis)) for axes in (batch, reduction, output)]
+        self.permutation = tuple(axis for axes in folded for axis in axes)
+        sizes = [math.prod(x.shape[axis] for axis in axes) for axes in folded]
+        entries = [tuple(name for axis in axes for name in names.get(axis, ())) or None for axes in folded]
+        kept = slice(0 if sizes[0] != 1 or entries[0] else 1, 3)
+        self.matrices = tuple(sizes[kept])
+        self.spec = None if spec is None else jax.P(*entries[kept])
 
     def of(self, x: jax.Array) -> jax.Array:
         return x if self.permutation is None else x.transpose(self.permutation).reshape(self.matrices)
@@ -53,18 +64,23 @@ class Matrices:
 class Fused:
     """A leaf as the matrices, or batches of them, that are orthogonalised: one, or those of its parts.
 
-    operands: the matrices; views of a 2-D leaf. into: where each result is written, or None.
+    operands: the matrices; views of a 2-D leaf. specs: the PartitionSpec of each, or None. into: where each result is
+    written, or None.
     """
 
-    def __init__(self, x: jax.Array, numbers: MuonDimensionNumbers | None, parts: Sequence[Part] | None) -> None:
+    def __init__(
+        self, x: jax.Array, numbers: MuonDimensionNumbers | None, parts: Sequence[Part] | None, spec: Any = None
+    ) -> None:
         self.parts = parts
+        self.specs: list[Any] = [None] * len(parts or [x])
         self.into: list[View | None]
         if parts is not None and x.ndim == 2:
             self.operands: list[Any] = windows(x, parts)
             self.into = list(windows(jnp.zeros_like(x), parts))
             return
         pieces = [x] if parts is None else sliced(x, parts)
-        self.matrices = [Matrices(piece, numbers) for piece in pieces]
+        self.matrices = [Matrices(piece, numbers, spec) for piece in pieces]
+        self.specs = [matrix.spec for matrix in self.matrices]
         self.operands = [matrix.of(piece) for matrix, piece in zip(self.matrices, pieces, strict=True)]
         self.into = [None] * len(pieces)
 

@@ -23,6 +23,7 @@ from jax_vbgemm._src.optax.matrices import Fused
 from jax_vbgemm._src.optax.momenta import momenta
 from jax_vbgemm._src.optax.packed import by_member, is_ragged
 from jax_vbgemm._src.optax.partition import Partition, shape_factor
+from jax_vbgemm._src.optax.placement import Placement
 from jax_vbgemm._src.optax.splitting import by_part, joined, parts_of, sliced
 from jax_vbgemm._src.optax.variants import add_cautious_decayed_weights, scale_by_normuon
 from jax_vbgemm._src.util import compat
@@ -46,14 +47,15 @@ def scale_by_muon(
     ns_gram: bool | str = False,
     mesh_axis: Any = None,
     mesh: Any = None,
+    shardings: Any = None,
 ) -> optax.GradientTransformation:
     """optax.contrib.scale_by_muon with three calls for each Newton-Schulz step, for all matrices together.
 
     Products take `jax.default_matmul_precision`, as optax's do. `ns_coeffs`: numbers or a name, as for `newton_schulz`;
     the state holds the numbers. `weight_dimension_numbers`: a tree of MuonDimensionNumbers (None: a 2-D leaf) or a
     callable that returns one; None: all leaves are matrices. `split`: as for `muon`. `ns_dtype` is the dtype of the
-    iterates, `ns_gram` says whether steps are taken with Gram matrices, and `mesh_axis` and `mesh` divide the matrices
-    among devices: `dtype`, `gram`, `mesh_axis` and `mesh` of `newton_schulz`.
+    iterates, `ns_gram` says whether steps are taken with Gram matrices, and `mesh_axis`, `mesh` and `shardings` divide
+    the matrices among devices: `dtype`, `gram`, `mesh_axis`, `mesh` and `shardings` of `newton_schulz`.
 
     Raises:
       ValueError: in `init`, ns_coeffs is not (3,) or (n, 3) or has more rows than steps; in `update`, a leaf is not a
@@ -74,6 +76,8 @@ def scale_by_muon(
         ns_steps = static_integer("scale_by_muon", "ns_steps", ns_steps, 0)
         ns_coeffs = coefficients(ns_coeffs, ns_steps)
 
+    placement = Placement(mesh_axis, mesh, shardings)
+
     def init(params: Any) -> MuonState:
         coeffs = jnp.asarray(ns_coeffs)
         if coeffs.ndim > 2 or coeffs.shape[-1] != 3:
@@ -90,11 +94,13 @@ def scale_by_muon(
         numbers = weight_dimension_numbers
         if callable(numbers):
             numbers = numbers(updates)  # from the updates: only shapes matter, and params may be None
+        if adaptive:
+            placement.refuse_slices("scale_by_muon", "the dual norm of adaptive=True", updates)
         count = optax.safe_increment(state.count)
         mu, momentum = momenta(updates, state.mu, beta, count, nesterov)
         updates = orthogonalize(
             momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers, scale,
-            split=split, ns_dtype=ns_dtype, ns_gram=ns_gram, mesh_axis=mesh_axis, mesh=mesh,
+            split=split, ns_dtype=ns_dtype, ns_gram=ns_gram, mesh_axis=mesh_axis, mesh=mesh, shardings=shardings,
         )  # fmt: skip
         if adaptive:  # scaled by the dual norm of the momentum: arXiv 2409.20325
             updates = _with_dual_norms(momentum, updates, split)
@@ -133,6 +139,7 @@ def orthogonalize(
     ns_gram: bool | str = False,
     mesh_axis: Any = None,
     mesh: Any = None,
+    shardings: Any = None,
 ) -> Any:
     """optax.contrib's orthogonalize_via_newton_schulz for a whole tree.
 
@@ -143,7 +150,12 @@ def orthogonalize(
       scale: a factor of the results, a number or a 1-D array with one entry for each matrix: each leaf, member of a
         RaggedArray or part of a leaf that is split.
       split: as for `muon`. The parts of 2-D leaves are read and written in place.
-      ns_dtype, ns_gram, mesh_axis, mesh: `dtype`, `gram`, `mesh_axis` and `mesh` of `newton_schulz`.
+      ns_dtype, ns_gram, mesh_axis, mesh, shardings: `dtype`, `gram`, `mesh_axis`, `mesh` and `shardings` of
+        `newton_schulz`. Leaves that are split are gathered.
+
+    Raises:
+      ValueError: as `newton_schulz`; shardings are given for packed parameters; or, inside shard_map, a leaf that is
+        split is a slice of the parameter.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -160,25 +172,28 @@ def orthogonalize(
     counts = [
         len(x) if is_ragged(x) else 1 if of_x is None else len(of_x) for x, of_x in zip(leaves, parts, strict=True)
     ]
+    placement = Placement(mesh_axis, mesh, shardings)
+    placement.refuse_slices("orthogonalize", "its split", tree, [of_x is not None for of_x in parts])
+    specs = placement.specs("orthogonalize", tree)
     ends = np.cumsum(counts)
     entries = [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
-    def orthogonalized(x: Any, entries: Any, into: Any = None) -> Any:
+    def orthogonalized(x: Any, entries: Any, into: Any = None, shardings: Any = None) -> Any:
         part = scale if scale is None or np.ndim(scale) == 0 or len(entries) == len(scale) else scale[entries]
         return newton_schulz(
             x, ns_steps, ns_coeffs,
             preconditioning=preconditioning, eps=eps, scale=part, dtype=ns_dtype, gram=ns_gram, into=into,
-            mesh_axis=mesh_axis, mesh=mesh,
+            mesh_axis=mesh_axis, mesh=mesh, shardings=shardings,
         )  # fmt: skip
 
     # One call for each RaggedArray, whose members are matrices without any folding, and one call for all arrays.
     results = [orthogonalized(x, of_x) if is_ragged(x) else x for x, of_x in zip(leaves, entries, strict=True)]
     matrices: list[Fused | None] = []
-    for index, (x, of_x) in enumerate(zip(leaves, parts, strict=True)):
+    for index, (x, of_x, spec) in enumerate(zip(leaves, parts, specs, strict=True)):
         if of_x is not None and mesh_axis is None:
             refuse_explicit_axes("newton_schulz", [x], ["tree" + path_of(structure, index)].__getitem__)
         whole = x if of_x is None else compat.replicated(x)
-        matrices.append(None if is_ragged(x) else Fused(whole, numbers[index], of_x))
+        matrices.append(None if is_ragged(x) else Fused(whole, numbers[index], of_x, None if of_x else spec))
 
     def with_structure(values: Sequence[Any]) -> Any:
         """A tree in which a leaf that is split is a list, so that messages have the path of the parameter."""
@@ -190,6 +205,7 @@ def orthogonalize(
         with_structure([leaf and leaf.operands for leaf in matrices]),
         np.concatenate([np.arange(0), *of_arrays]),
         with_structure([leaf and leaf.into for leaf in matrices]) if any(parts) else None,
+        None if shardings is None else with_structure([leaf and leaf.specs for leaf in matrices]),
     )
     for index, (leaf, values) in enumerate(zip(matrices, structure.flatten_up_to(found), strict=True)):
         if leaf is not None:
@@ -199,12 +215,19 @@ def orthogonalize(
 
 
 def scale_by_shape(
-    weight_dimension_numbers: Any = None, consistent_rms: Any = None, *, split: Any = None
+    weight_dimension_numbers: Any = None,
+    consistent_rms: Any = None,
+    *,
+    split: Any = None,
+    mesh_axis: Any = None,
+    mesh: Any = None,
+    shardings: Any = None,
 ) -> optax.GradientTransformation:
     """Scales each leaf by sqrt(max(1, fan out / fan in)), or by sqrt(max(fan in, fan out)) * consistent_rms.
 
     optax has the same transformation as a private function. weight_dimension_numbers: as for `scale_by_muon`, without
-    None leaves. split: as for `muon`; each part has its own factor.
+    None leaves. split: as for `muon`; each part has its own factor. mesh_axis, mesh, shardings: as for `muon`; they
+    matter inside shard_map only, where a leaf may be a slice of its parameter.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -217,8 +240,10 @@ def scale_by_shape(
       [[2.0, 2.0, 2.0, 2.0]]
     """
 
-    def scaled(x: jax.Array, numbers: MuonDimensionNumbers) -> Any:
-        return shape_factor(x, numbers, consistent_rms) * x
+    placement = Placement(mesh_axis, mesh, shardings)
+
+    def scaled(x: jax.Array, numbers: MuonDimensionNumbers, whole: Any = None) -> Any:
+        return shape_factor(x if whole is None else whole, numbers, consistent_rms) * x
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
@@ -226,7 +251,9 @@ def scale_by_shape(
         if callable(numbers):
             numbers = numbers(updates)
         if split is None:
-            return by_member(scaled, updates, numbers), state
+            of_buffers: Any = jax.tree.structure(updates, is_leaf=is_ragged)
+            wholes = [None if is_ragged(x) else x for x in placement.wholes("scale_by_shape", updates)]
+            return by_member(scaled, updates, numbers, of_buffers.unflatten(wholes)), state
         leaves: list[Any] = jax.tree.leaves(updates)
         structure: Any = jax.tree.structure(updates)
         columns = zip(leaves, parts_of(updates, split), structure.flatten_up_to(numbers), strict=True)
@@ -262,6 +289,7 @@ def muon(
     ns_gram: bool | str = False,
     mesh_axis: Any = None,
     mesh: Any = None,
+    shardings: Any = None,
 ) -> optax.GradientTransformation:
     """optax.contrib.muon, all matrices together: matrices go to Muon, everything else to AdamW.
 
@@ -279,17 +307,21 @@ def muon(
     Gram matrices (True, or "auto": where it is predicted to be faster). Both change the rounding only.
 
     `mesh_axis`: a mesh axis, or a tuple of axes, among whose devices the matrices are divided by predicted time;
-    `mesh`: the mesh, where neither jax.set_mesh nor shard_map defines it. See `newton_schulz`. Under
-    optax.inject_hyperparams, pass static_args=("mesh", "split", "ns_dtype"): a Mesh, a function and a type are callable
-    and would be taken for schedules. Names of coefficients need "ns_steps" there, too.
+    `mesh`: the mesh, where neither jax.set_mesh nor shard_map defines it; `shardings`: how the parameters are sharded
+    on a mesh with automatic axes or inside shard_map, a tree or prefix tree of them with PartitionSpecs or
+    NamedShardings, or a function of the tree of updates. A sharded parameter is then not gathered: the slices of each
+    matrix are sent to the device that treats it. See `newton_schulz`. Under optax.inject_hyperparams, pass
+    static_args=("mesh", "split", "ns_dtype", "shardings"): a Mesh, a function and a type are callable and would be
+    taken for schedules. Names of coefficients need "ns_steps" there, too.
 
     Parameters may be packed by `pack_tree`: gradients, momenta and updates are then packed too, and a step is called
     with a few arrays. Buffers of matrices go to Muon, all other buffers to AdamW.
 
     Raises:
       ValueError: as `scale_by_muon`; also where `ns_coeffs` is an unknown preset, where matrices and other leaves lie
-        in one buffer, or where packed parameters come with a weight_decay_mask, NorMuon or split, and where parts don't
-        fit their parameter; the message names it.
+        in one buffer, where packed parameters come with a weight_decay_mask, NorMuon, split or shardings, where
+        shardings don't fit the parameters or the mesh, where parts don't fit their parameter, and where, inside
+        shard_map, NorMuon, a dual norm or a split would need the whole of a sharded parameter; the message names it.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -301,23 +333,26 @@ def muon(
       >>> updates["w"].shape
       (4, 6)
     """
-    partition = Partition(muon_weight_dimension_numbers, weight_decay_mask, split)
+    placement = Placement(mesh_axis, mesh, shardings)
+    partition = Partition(muon_weight_dimension_numbers, weight_decay_mask, split, placement)
     decayed = add_cautious_decayed_weights if cautious else optax.add_decayed_weights
     parts = (
         scale_by_muon(
             ns_coeffs, ns_steps, beta, eps, mu_dtype,
             nesterov=nesterov, adaptive=adaptive, preconditioning=preconditioning,
             weight_dimension_numbers=partition.numbers, split=split, ns_dtype=ns_dtype, ns_gram=ns_gram,
-            mesh_axis=mesh_axis, mesh=mesh,
+            mesh_axis=mesh_axis, mesh=mesh, shardings=shardings,
         ),
-        scale_by_shape(partition.numbers, consistent_rms, split=split),
+        scale_by_shape(
+            partition.numbers, consistent_rms, split=split, mesh_axis=mesh_axis, mesh=mesh, shardings=shardings
+        ),
         decayed(weight_decay, weight_decay_mask),
         optax.scale_by_learning_rate(learning_rate),
     )  # fmt: skip
     # Neither the dual norm nor the neurons' average may be of scaled results, and caution looks at whole updates.
     if normuon_beta2 is not None:
         of_neurons = scale_by_normuon(normuon_beta2, weight_dimension_numbers=partition.numbers, split=split)
-        of_matrices = optax.chain(parts[0], of_neurons, *parts[1:])
+        of_matrices = optax.chain(parts[0], placement.checked(of_neurons, "normuon_beta2"), *parts[1:])
     elif adaptive or cautious:
         of_matrices = optax.chain(*parts)
     else:

@@ -15,6 +15,7 @@ from optax.contrib import MuonDimensionNumbers
 from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.optax.matrices import axes_of
 from jax_vbgemm._src.optax.packed import is_ragged
+from jax_vbgemm._src.optax.placement import Placement
 from jax_vbgemm._src.optax.splitting import Part, parts_of
 
 
@@ -22,12 +23,14 @@ from jax_vbgemm._src.optax.splitting import Part, parts_of
 class Partition:
     """`given`: muon's argument muon_weight_dimension_numbers, a tree, a callable that makes one, or None.
 
-    None stands for matrices to Muon, everything else to AdamW. `split`: muon's argument of this name.
+    None stands for matrices to Muon, everything else to AdamW. `split`: muon's argument of this name. `placement`: of
+    the parameters.
     """
 
     given: Any
     weight_decay_mask: Any
-    split: Any = None
+    split: Any
+    placement: Placement
 
     def labels(self, params: Any) -> Any:
         """ "muon" or "adam" for each leaf (of packed parameters, for each buffer), as `optax.partition` wants them."""
@@ -62,13 +65,13 @@ class Partition:
         traced = isinstance(consistent_rms, jax.Array)
 
         def factors(updates: Any) -> Any:
-            leaves = jax.tree.leaves(updates, is_leaf=is_ragged)
             structure: Any = jax.tree.structure(updates, is_leaf=is_ragged)
             numbers = structure.flatten_up_to(self.numbers(updates))
             parts = parts_of(updates, self.split)
+            wholes = self.placement.wholes("muon", updates)
             found = [
                 shape_factor(x, number, 1 if traced else consistent_rms)
-                for leaf, number, of_leaf in zip(leaves, numbers, parts, strict=True)
+                for leaf, number, of_leaf in zip(wholes, numbers, parts, strict=True)
                 for x in (map(leaf.view, range(len(leaf))) if is_ragged(leaf) else of_leaf or [leaf])
             ]
             static = np.array(found, jax.dtypes.canonicalize_dtype(float))

@@ -6,7 +6,7 @@ Google's distributed_shampoo (google-research, Apache-2.0; on PyPI as optax-sham
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from jax_vbgemm._src.elementwise.addition import add_scaled
+from jax_vbgemm._src.optax.decompositions import Devices
 from jax_vbgemm._src.optax.hyperparameters import check_integer, check_number, static_integer
 from jax_vbgemm._src.optax.inverse_roots import inverse_roots
 from jax_vbgemm._src.optax.kronecker import (
@@ -78,6 +79,8 @@ def shampoo(
     *,
     weight_dimension_numbers: Any = None,
     implementation: str | None = None,
+    mesh_axis: Any = None,
+    mesh: Any = None,
 ) -> optax.GradientTransformation:
     """Shampoo, L^(-1/4) G R^(-1/4) with the step size of a grafted optimizer, all matrices together.
 
@@ -103,6 +106,7 @@ def shampoo(
       max_precond_dim: a dimension above this has no factor.
       precision, implementation: of the products, as for `batched_matmul`.
       weight_dimension_numbers: as for `soap`.
+      mesh_axis, mesh: as for `soap`: the devices among which the inverse roots are divided.
 
     Raises:
       ValueError: graft_type is unknown, a number is out of range, axes overlap, `update` gets no params where there is
@@ -153,6 +157,7 @@ def shampoo(
         moving_average_for_momentum=moving_average_for_momentum,
         leaves=partial(leaves_of, "shampoo", numbers=weight_dimension_numbers, most=max_precond_dim),
         products={"precision": precision, "implementation": implementation},
+        devices=Devices("shampoo", mesh_axis, mesh),
     )
     transformation = optax.GradientTransformation(method.init, method.update)
     return optax.chain(transformation, optax.scale_by_learning_rate(learning_rate))
@@ -177,6 +182,7 @@ class _Shampoo:
     moving_average_for_momentum: bool
     leaves: Callable[..., list[Leaf]]
     products: Options
+    devices: Devices
 
     def init(self, params: Any) -> ShampooState:
         structure: Any = jax.tree.structure(params)
@@ -240,14 +246,20 @@ class _Shampoo:
         """The inverse roots of the statistics; where a root's error is too large, the last root stays."""
         last = flat(roots)
 
+        def good_roots(matrices: Sequence[jax.Array], power: Any, ridge: Any, threshold: Any) -> list[jax.Array]:
+            """The roots; NaN where the error is too large."""
+            values, errors = inverse_roots(matrices, [power] * len(matrices), ridge, self.products)
+            good = [error < threshold for error in errors]  # false for NaN
+            return [jnp.where(ok[..., None, None], x, jnp.nan) for ok, x in zip(good, values, strict=True)]
+
         def compute() -> list[jax.Array]:
             powers = [self.exponent_override or 2 * len(flat([pair])) for pair in roots]
             of_factors: list[Any] = flat(
                 [Factors(*(p if f is not None else None for f in pair)) for pair, p in zip(roots, powers, strict=True)]
             )
-            values, errors = inverse_roots(flat(statistics), of_factors, self.matrix_epsilon, self.products)
-            good = [error < self.inverse_failure_threshold for error in errors]  # false for NaN
-            return [jnp.where(ok[..., None, None], x, old) for ok, x, old in zip(good, values, last, strict=True)]
+            extras = self.matrix_epsilon, self.inverse_failure_threshold
+            values = self.devices.decomposed(good_roots, flat(statistics), of_factors, extras)
+            return [jnp.where(jnp.isnan(x), old, x) for x, old in zip(values, last, strict=True)]
 
         return unflat(roots, _every(self.preconditioning_compute_steps, count, compute, last))
 

@@ -6,6 +6,7 @@ soap.py (https://github.com/nikhilvyas/SOAP, MIT), as in SOAP_JAX for optax.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ import optax
 
 from jax_vbgemm._src.elementwise.addition import add_scaled
 from jax_vbgemm._src.matmul.api import batched_matmul
+from jax_vbgemm._src.optax.decompositions import Devices
 from jax_vbgemm._src.optax.hyperparameters import check_integer, check_number, static_integer
 from jax_vbgemm._src.optax.kronecker import (
     Factors,
@@ -65,6 +67,8 @@ def scale_by_soap(
     *,
     weight_dimension_numbers: Any = None,
     implementation: str | None = None,
+    mesh_axis: Any = None,
+    mesh: Any = None,
 ) -> optax.GradientTransformation:
     """SOAP without learning rate and weight decay; see `soap`.
 
@@ -86,6 +90,7 @@ def scale_by_soap(
     max_precond_dim = static_integer("soap", "max_precond_dim", max_precond_dim, 1)
     gram_beta = _gram_beta(shampoo_beta, b2)
     options: Options = {"precision": precision, "implementation": implementation}
+    devices = Devices("soap", mesh_axis, mesh)
 
     def leaves(written: str, tree: Any, **others: Any) -> Any:
         return leaves_of("soap", written, tree, weight_dimension_numbers, max_precond_dim, **others)
@@ -129,10 +134,10 @@ def scale_by_soap(
         gg = grams(gradients, gg, 1 - gram_beta, gram_beta, options)
 
         def first(moments: Any) -> Any:
-            return unflat(q, by_shape(_eigenvectors, flat(gg))), moments
+            return unflat(q, devices.decomposed(_eigenvectors, flat(gg))), moments
 
         def refreshed(moments: Any) -> Any:
-            return _refreshed(gg, q, moments[0], moments[1], options)
+            return _refreshed(gg, q, moments[0], moments[1], options, devices)
 
         def kept(moments: Any) -> Any:
             return q, moments
@@ -162,6 +167,8 @@ def soap(
     weight_decay_mask: Any = None,
     weight_dimension_numbers: Any = None,
     implementation: str | None = None,
+    mesh_axis: Any = None,
+    mesh: Any = None,
 ) -> optax.GradientTransformation:
     """SOAP: Adam in the eigenbases of Shampoo's factors, in a few operations for all matrices.
 
@@ -186,6 +193,11 @@ def soap(
       weight_decay_mask: as in optax.adamw.
       weight_dimension_numbers: a tree of optax.contrib.MuonDimensionNumbers, None for Adam, or a callable that makes
         one; axes that neither number names are a batch. None: the last axis is the output, all others are reduced.
+      mesh_axis: a mesh axis, or a tuple of axes, among whose devices the eigendecompositions and the QR decompositions
+        are divided; all devices get all results. None: each device computes all of them. Inside shard_map, all devices
+        must hold the same parameters.
+      mesh: the mesh of the axis, where neither jax.set_mesh nor shard_map defines it. Under optax.inject_hyperparams it
+        has to be one of static_args.
 
     Raises:
       ValueError: a number is out of range, axes overlap, or, in `update`, the shape of a gradient differs from that
@@ -216,6 +228,7 @@ def soap(
     scaled = scale_by_soap(
         b1, b2, shampoo_beta, eps, correct_bias, precondition_frequency, max_precond_dim, precision,
         weight_dimension_numbers=weight_dimension_numbers, implementation=implementation,
+        mesh_axis=mesh_axis, mesh=mesh,
     )  # fmt: skip
     return optax.chain(scaled, decayed, optax.scale_by_learning_rate(learning_rate))
 
@@ -237,15 +250,29 @@ def _bias_correction(step: jax.Array, b1: Any, b2: Any) -> jax.Array:
     return correction
 
 
-def _eigenvectors(matrices: jax.Array) -> jax.Array:
+def _eigenvectors(matrices: Sequence[jax.Array], _: Any) -> list[jax.Array]:
     """The eigenvectors of symmetric matrices, by descending eigenvalue."""
-    jitter = _JITTER * jnp.eye(matrices.shape[-1], dtype=matrices.dtype)[None]
-    vectors: jax.Array = jnp.linalg.eigh(matrices + jitter)[1]
-    return vectors[..., ::-1]
+
+    def of(stack: jax.Array) -> jax.Array:
+        jitter = _JITTER * jnp.eye(stack.shape[-1], dtype=stack.dtype)[None]
+        vectors: jax.Array = jnp.linalg.eigh(stack + jitter)[1]
+        return vectors[..., ::-1]
+
+    return by_shape(of, matrices)
+
+
+def _orthogonal_factors(matrices: Sequence[jax.Array], _: Any) -> list[jax.Array]:
+    """Q of the QR decompositions."""
+    return by_shape(lambda stack: jnp.linalg.qr(stack)[0], matrices)
 
 
 def _refreshed(
-    gg: list[Factors], q: list[Factors], average: list[jax.Array], average_sq: list[jax.Array], options: Options
+    gg: list[Factors],
+    q: list[Factors],
+    average: list[jax.Array],
+    average_sq: list[jax.Array],
+    options: Options,
+    devices: Devices,
 ) -> Any:
     """The bases after a step of power iteration, and the moments expressed in them."""
     bases = flat(q)
@@ -257,7 +284,7 @@ def _refreshed(
     sorted_powers = [
         jnp.take_along_axis(power, order[..., None, :], axis=-1) for power, order in zip(powers, orders, strict=True)
     ]
-    new = unflat(q, by_shape(lambda x: jnp.linalg.qr(x)[0], sorted_powers))
+    new = unflat(q, devices.decomposed(_orthogonal_factors, sorted_powers))
     moved = sandwiched(sandwiched(average, q, options), new, options, transpose=True)
     squares = []
     for x, order in zip(average_sq, unflat(q, orders), strict=True):

@@ -81,10 +81,15 @@ def explicit_axes_of_type(type_: Any) -> tuple[str, ...]:
 def replicated(operand: jax.Array) -> jax.Array:
     """The operand replicated on an explicit mesh. Needed where vmap maps over a sharded axis, which the call inside
     never sees."""
+    return resharded(operand, jax.P())
+
+
+def resharded(operand: jax.Array, spec: Any) -> jax.Array:
+    """The operand with this sharding if it is sharded over explicit mesh axes, and else as it is."""
     if not explicit_axes(operand):
         return operand
     mesh = jax.typeof(operand).sharding.mesh
-    result: jax.Array = jax.sharding.reshard(operand, jax.NamedSharding(mesh, jax.P()))
+    result: jax.Array = jax.sharding.reshard(operand, jax.NamedSharding(mesh, spec))
     return result
 
 
@@ -194,4 +199,12 @@ def placed_as(result: jax.Array, operand: jax.Array) -> jax.Array:
     if not explicit_axes(operand):
         return result
     placed: jax.Array = jax.sharding.reshard(result, jax.typeof(operand).sharding)
+    return placed
+
+
+def constrained(result: jax.Array, spec: Any, mesh: Any) -> jax.Array:
+    """The result with this sharding, where all axes of the mesh are automatic and spec is not None."""
+    if spec is None or not all(kind == jax.sharding.AxisType.Auto for kind in mesh.axis_types):
+        return result
+    placed: jax.Array = jax.lax.with_sharding_constraint(result, jax.NamedSharding(mesh, spec))
     return placed

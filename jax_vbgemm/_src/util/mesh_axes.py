@@ -30,12 +30,13 @@ class MeshAxes:
         """The number of devices along the axes."""
         return math.prod(self.mesh.shape[name] for name in self.names)
 
-    def divide(self, given: str, count: int, what: str) -> int:
-        """How many of `count` things each device has; ValueError where the axes do not divide them.
+    def divide(self, given: str, count: int, what: str, least: int = 1) -> int:
+        """How many of `count` things each device has; ValueError where there are fewer than `least`, or the axes do
+        not divide them.
 
         given: the function and its argument that tells `count`, with which the message begins.
         """
-        if not count or count % self.size:
+        if count < least or count % self.size:
             axes = " x ".join(map(repr, self.names))
             raise ValueError(
                 f"{given}: the mesh axis {axes} has {self.size} devices, which don't divide {count} {what}"

@@ -5,7 +5,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from jax_vbgemm._src.native.arithmetic import FLOAT8, accumulator_of
-from jax_vbgemm._src.planner.tables.rules import CallCosts, CollectiveRate, CoreRules, DotRates, RaggedRules, Rules
+from jax_vbgemm._src.planner.tables.rules import (
+    CallCosts,
+    CollectiveRate,
+    CoreRules,
+    DotRates,
+    MeshRules,
+    RaggedRules,
+    Rules,
+)
 
 # The dtype whose rate is an upper bound for an accumulator without a rate of its own. (By data sheets, the rate of
 # integers is that of float32 or half of it.)
@@ -76,6 +84,7 @@ class DeviceSpec:
     # Measured rules; None: nothing was measured.
     rules: Rules | None = None
     ragged_rules: RaggedRules | None = None
+    mesh_rules: MeshRules | None = None
     core_rules: CoreRules | None = None
     dots: DotRates | None = None
     calls: CallCosts | None = None

@@ -9,7 +9,7 @@ figures that were measured or that papers give:
   [dots]    measured rates of XLA's dots (rules.DotRates); else the data sheet's rates
   [calls]   what a call costs beside its kernels (rules.CallCosts); else assumed (single_dots.py)
   [collectives]  by jax.lax's name, rules.CollectiveRate; one that is not here was not measured
-  [rules]   rules.Rules, [ragged] rules.RaggedRules, [cores] rules.CoreRules; else none
+  [rules]   rules.Rules, [ragged] rules.RaggedRules, [mesh] rules.MeshRules, [cores] rules.CoreRules; else none
   [boards]  by device_kind, the figures of [hardware] in which a board differs
 
 A calibration.csv beside it has the cost model's coefficients; without one, that of `base` is used.
@@ -23,7 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.planner.tables.rules import CallCosts, CollectiveRate, CoreRules, DotRates, RaggedRules, Rules
+from jax_vbgemm._src.planner.tables.rules import (
+    CallCosts,
+    CollectiveRate,
+    CoreRules,
+    DotRates,
+    MeshRules,
+    RaggedRules,
+    Rules,
+)
 from jax_vbgemm._src.util.shown import shown
 
 TABLES = Path(__file__).parent
@@ -85,6 +93,7 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
             calibration=calibration,
             rules=Rules(**tables["rules"]) if "rules" in tables else None,
             ragged_rules=RaggedRules(**tables["ragged"]) if "ragged" in tables else None,
+            mesh_rules=MeshRules(**tables["mesh"]) if "mesh" in tables else None,
             core_rules=CoreRules(**_frozen(tables["cores"])) if "cores" in tables else None,
             dots=DotRates(**_frozen(tables["dots"])) if "dots" in tables else None,
             calls=CallCosts(**tables["calls"]) if "calls" in tables else None,
@@ -141,7 +150,7 @@ def _check_base(
         for key in ("units", "peak_rates", "tensor_rates")
         if hardware.get(key, below["hardware"][key]) != below["hardware"][key]
     ]
-    measured = [f"[{table}]" for table in ("dots", "calls", "rules", "ragged", "collectives") if table in below]
+    measured = [f"[{table}]" for table in ("dots", "calls", "rules", "ragged", "mesh", "collectives") if table in below]
     measured += ["calibration.csv"] if calibration else []
     if other and measured:
         raise ValueError(

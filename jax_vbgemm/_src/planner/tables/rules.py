@@ -87,6 +87,17 @@ class RaggedRules:
 
 
 @dataclass(frozen=True)
+class MeshRules:
+    """The rules of GPUs that share work through collectives (many_devices/).
+
+    least_saved: seconds that dividing matrices which all devices hold has to save by prediction. With less, the
+    collectives, and kernels that are too small to fill a device anyway, take longer than what is saved.
+    """
+
+    least_saved: float
+
+
+@dataclass(frozen=True)
 class CoreRules:
     """The rules of a CPU: the choice of tiles (planner/cores.py), and which products are left to XLA (lowering.py).
 

@@ -1,0 +1,154 @@
+"""Stack: matrices that devices divide among them, and what of them each device holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_vbgemm._src.util.mesh_axes import MeshAxes
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A matrix, or a stack of equal matrices.
+
+    shape: (m, n) or (count, m, n), of the whole stack. dtype, result: those of the matrices and of their results. axis:
+    -1, -2 or -3, along which devices hold equal parts, the first device the first one; None: each device holds all.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    result: Any
+    axis: int | None
+
+    @property
+    def count(self) -> int:
+        """The number of matrices; none of them needs work if they are empty."""
+        return 0 if math.prod(self.shape) == 0 else 1 if len(self.shape) == 2 else self.shape[0]
+
+    @property
+    def kind(self) -> Hashable:
+        """Stacks of one matrix are alike if their kinds are equal; of other stacks, None."""
+        return (self.shape, self.dtype, self.axis) if len(self.shape) == 2 else None
+
+
+def stack_of(shape: Sequence[int], dtype: Any, axis: int | None, sent: Any = None) -> Stack:
+    """The stack that an array (..., m, n) becomes if its leading dimensions are folded.
+
+    axis: as of the array. sent: the dtype of results that are sent, if it is narrower than dtype.
+    """
+    narrow = sent is not None and jnp.dtype(sent).itemsize < dtype.itemsize
+    folded = tuple(shape) if len(shape) < 3 else (math.prod(shape[:-2]), *shape[-2:])
+    side = None if axis is None else max(axis, -3)
+    return Stack(folded, dtype, sent if narrow and side != -3 else dtype, side)
+
+
+def sharded_axis(where: str, shape: Sequence[int], sharding: Any, axes: MeshAxes) -> int | None:
+    """The axis of an array, counted from its end, along which the devices of `axes` shall hold equal parts; None for an
+    array that all of them shall hold.
+
+    An array that is sharded over some of the mesh axes, or along two of its own axes, is divided by rows or by columns.
+
+    Args:
+      where: the function and the array, with which messages begin.
+      shape: of the whole array, or inside a shard_map over the axes of what each device holds.
+      sharding: a PartitionSpec, a NamedSharding, or None for a replicated array. Outside of shard_map, other axes than
+        `axes` don't matter.
+
+    Raises:
+      TypeError: sharding is none of these.
+      ValueError: it has more entries than the array has axes, or names an unknown axis; its devices don't divide the
+        axis of the array; or, inside shard_map, devices hold other parts of the array.
+    """
+    spec = spec_of(sharding)
+    if spec is None:
+        return None
+    if not isinstance(spec, jax.P):
+        raise TypeError(f"{where} has the sharding {sharding!r}: it must be a PartitionSpec, a NamedSharding or None")
+    if len(spec) > len(shape):
+        raise ValueError(f"{where} has the sharding {spec}, but its shape is {tuple(shape)}")
+    found, sharded = None, False
+    for axis, entry in enumerate(spec):
+        names = names_of(entry)
+        for name in names:
+            if name not in axes.mesh.axis_names:
+                known = ", ".join(map(repr, axes.mesh.axis_names))
+                raise ValueError(
+                    f"{where} has the sharding {spec}: {name!r} is not an axis of the mesh, which has {known}"
+                )
+        ours = tuple(name for name in names if name in axes.names)
+        if axes.manual and names not in ((), axes.names):
+            raise ValueError(
+                f"{where} has the sharding {spec}: inside shard_map, one of its axes may be divided along "
+                f"{' x '.join(map(repr, axes.names))}, and the others must be whole"
+            )
+        sharded |= bool(ours)
+        if ours == axes.names:
+            found = axis
+    if found is None:
+        sizes = [axis for axis in (-2, -1) if sharded and shape[axis] % axes.size == 0]
+        return sizes[0] if sizes else None
+    if not axes.manual:
+        axes.divide(where, shape[found], f"entries of axis {found}", least=0)
+    return found - len(shape)
+
+
+def spec_of(sharding: Any) -> Any:
+    """The PartitionSpec of a NamedSharding; anything else as it is."""
+    return sharding.spec if isinstance(sharding, jax.sharding.NamedSharding) else sharding
+
+
+def names_of(entry: Any) -> tuple[str, ...]:
+    """The mesh axes of an entry of a PartitionSpec."""
+    return (entry,) if isinstance(entry, str) else entry if isinstance(entry, tuple) else ()
+
+
+def whole_shape(shape: Sequence[int], axis: int | None, axes: MeshAxes) -> tuple[int, ...]:
+    """The shape of the whole array, of which a device of a shard_map holds a part along the axis."""
+    whole = list(shape)
+    if axis is not None and axes.manual:
+        whole[axis] *= axes.size
+    return tuple(whole)
+
+
+def axis_spec(rank: int, axis: int | None, axes: MeshAxes) -> Any:
+    """The PartitionSpec of an array that is divided along the axis, which is counted from the end."""
+    if axis is None:
+        return jax.P()
+    entry = axes.names if len(axes.names) > 1 else axes.names[0]
+    return jax.P(*(entry if position == rank + axis else None for position in range(rank)))
+
+
+def shardings_of(
+    name: str, given: Any, tree: Any, mesh_axis: Any, is_leaf: Callable[[Any], bool] | None = None
+) -> list[Any]:
+    """The sharding of each leaf of a tree.
+
+    given: a PartitionSpec, a NamedSharding or None for each leaf or subtree, or a function of the tree that returns
+    that.
+
+    Raises:
+      ValueError: given has another structure than the tree, or there is no mesh_axis.
+    """
+    if given is None:
+        return [None] * len(jax.tree.leaves(tree, is_leaf=is_leaf))
+    if mesh_axis is None:
+        raise ValueError(f"{name}: shardings without mesh_axis: the mesh axes whose devices share the work")
+    given = given(tree) if callable(given) else given
+    prefix: list[Any] = jax.tree.leaves(given, is_leaf=_is_sharding)
+    of_prefix: Any = jax.tree.structure(given, is_leaf=_is_sharding)
+    try:
+        parts = of_prefix.flatten_up_to(tree)
+    except ValueError as error:
+        raise ValueError(f"{name}: shardings don't fit the tree: {error}") from None
+    counts = [len(jax.tree.leaves(part, is_leaf=is_leaf)) for part in parts]
+    return [sharding for sharding, count in zip(prefix, counts, strict=True) for _ in range(count)]
+
+
+def _is_sharding(x: Any) -> bool:
+    return x is None or isinstance(x, jax.P | jax.sharding.Sharding)
