@@ -159,8 +159,6 @@ class Quantize {
     }
   }
 
-  __device__ static int blocks_over(int size) { return (size + kSide - 1) / kSide; }
-
   const QuantizeParameters& p_;
   Shared& shared_;
   QuantizePlace at_;

@@ -3,6 +3,7 @@
 #pragma once
 #include "gpu/host/quantize_launch.h"
 #include "gpu/tile/arithmetic.h"
+#include "gpu/tile/fast_gate.h"
 #include "gpu/tile/tile_cut.h"
 
 namespace vbgemm {
@@ -11,6 +12,8 @@ namespace vbgemm {
 // room for too few threads to hide the latency of loads, and of a gate's arithmetic.
 inline constexpr int kThreadRows = 4, kThreadCols = 8, kQuantizeAcross = kQuantizeBlock / kThreadCols;
 static_assert(kQuantizeBlock / kThreadRows * kQuantizeAcross == kQuantizeThreads);
+
+__device__ inline int blocks_over(int size) { return (size + kQuantizeBlock - 1) / kQuantizeBlock; }
 
 // The row of the operands and the row of `values` of each row of a block, or -1.
 struct QuantizeRows {
@@ -25,7 +28,7 @@ struct QuantizePlace {
 
   __device__ explicit QuantizePlace(const QuantizeParameters& p) {
     constexpr int kSide = kQuantizeBlock, kAcross = kQuantizeAcross;
-    const int row_blocks = (p.rows + kSide - 1) / kSide, col_blocks = (p.part_cols + kSide - 1) / kSide;
+    const int row_blocks = blocks_over(p.rows), col_blocks = blocks_over(p.part_cols);
     const int64_t block = block_index(), lines = block / col_blocks;
     col_block = static_cast<int>(block - lines * col_blocks);
     matrix = static_cast<int>(lines / row_blocks);
@@ -122,19 +125,6 @@ __device__ inline void read_row(const void* x, bool exists, int64_t row, int64_t
   for (int v = 0; v < kThreadCols / kInVector; ++v) load_bytes<16>(&words[4 * v], from + v * kInVector);
 }
 
-// The value and the slope of silu, or of gelu in its tanh form: x sigmoid(t), where t is x or 2 sqrt(2 / pi) (x + 0.044715 x^3). They are
-// right to about 1e-6.
-struct GateValue {
-  float value, slope;
-};
-__device__ inline GateValue gate_value(Activation activation, float x) {
-  constexpr float kLinear = 1.5957691216f, kCubic = kLinear * 0.044715f;
-  const bool silu = activation == Activation::silu;
-  const float t = silu ? x : x * (kLinear + kCubic * x * x), slope = silu ? 1 : kLinear + 3 * kCubic * x * x;
-  const float sigmoid = fast_divide(1, 1 + fast_exp(-t));
-  return {x * sigmoid, sigmoid + x * sigmoid * (1 - sigmoid) * slope};
-}
-
 // kParts: how many blocks of columns a CTA quantizes.
 template <class T, QuantizeForm kForm>
 struct QuantizeOperand {
@@ -177,7 +167,7 @@ struct QuantizeOperand {
       float value[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        value[k] = scale * (gate_value(p.activation, Elements::element(gate, j + k)).value * Elements::element(up, j + k));
+        value[k] = scale * (fast_gate(p.activation, Elements::element(gate, j + k)).value * Elements::element(up, j + k));
       }
       x.set_two(i, j, value[0], value[1]);
     }
@@ -193,7 +183,7 @@ struct QuantizeOperand {
       float of_gate[2], of_up[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const GateValue at = gate_value(p.activation, Elements::element(gate, j + k));
+        const FastGate at = fast_gate(p.activation, Elements::element(gate, j + k));
         const float given = Elements::element(gradient, j + k), other = Elements::element(up, j + k), scaled = scale * given;
         of_gate[k] = scaled * other * at.slope, of_up[k] = scaled * at.value;
         product = multiply_add(given, at.value * other, product);
@@ -206,7 +196,7 @@ struct QuantizeOperand {
   // The sum over a row of the block.
   __device__ static void store_partial(const QuantizeParameters& p, const QuantizePlace& at, int place, float product) {
     add<1>(product), add<2>(product), add<4>(product), add<8>(product);
-    const int blocks = (p.part_cols + kQuantizeBlock - 1) / kQuantizeBlock;
+    const int blocks = blocks_over(p.part_cols);
     if (at.across == 0 && place >= 0) p.partials[int64_t{place} * blocks + at.col_block] = product;
   }
   template <int kDistance>

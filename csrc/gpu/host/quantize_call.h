@@ -72,7 +72,7 @@ inline Fault check_quantize(const QuantizeArguments& given, QuantizeCall& call) 
   const ffi::AnyBuffer result = in_rows ? given.values : given.transposed;
   const std::optional<DType> to = dtype_of(result.element_type());
   if (!to || (*to != DType::e4m3 && *to != DType::e5m2)) return "the results must be float8_e4m3fn or float8_e5m2";
-  const auto blocks = [](int64_t size) { return (size + kQuantizeBlock - 1) / kQuantizeBlock; };
+  const auto blocks = [](int64_t size) { return tiles_over(size, kQuantizeBlock); };
   const bool as_values = in_rows && !of_rows;
   const int64_t down = as_values ? blocks(rows) : blocks(cols), across = as_values ? blocks(cols) : blocks(rows);
   constexpr auto kFloat = ffi::DataType::F32, kIndex = ffi::DataType::S32;

@@ -2,10 +2,12 @@
 #pragma once
 #include "descriptor.h"
 #include "gpu/tile/kernel_parameters.h"
+#include "ragged.h"
 
 namespace vbgemm {
 
-inline constexpr int kQuantizeBlock = 128, kQuantizeThreads = 512;
+inline constexpr int kQuantizeBlock = kScaledDepth, kQuantizeThreads = 512;
+static_assert(kScaledColumns == kScaledDepth);
 // Rows of operands, and of the transposed result, are read and written in pieces of so many elements, of which they must be multiples.
 inline constexpr int kQuantizePiece = 8;
 

@@ -34,14 +34,12 @@ const void* find_quantize(const QuantizeCall& call) {
   return nullptr;
 }
 
-constexpr int64_t blocks_over(int64_t size) { return (size + kQuantizeBlock - 1) / kQuantizeBlock; }
-
 }  // namespace
 
 Error quantize(const QuantizeCall& call, Stream stream) {
   const void* const kernel = find_quantize(call);
   QuantizeParameters parameters = call.parameters;
-  const int64_t blocks = call.matrices * blocks_over(parameters.rows) * blocks_over(parameters.part_cols);
+  const int64_t blocks = call.matrices * tiles_over(parameters.rows, kQuantizeBlock) * tiles_over(parameters.part_cols, kQuantizeBlock);
   if (!kernel || blocks > max_blocks(kQuantizeThreads)) return kInvalidValue;
   return blocks ? launch_kernel(kernel, static_cast<uint32_t>(blocks), kQuantizeThreads, 0, &parameters, stream) : kSuccess;
 }

@@ -4,6 +4,7 @@
 #include "gpu/sm90/source_groups.h"
 #include "gpu/sm90/store.h"
 #include "gpu/tile/epilogue.h"
+#include "gpu/tile/fast_gate.h"
 
 namespace vbgemm {
 
@@ -33,21 +34,14 @@ __device__ inline float bias_of(const RaggedFinish& finish, int col) {
   return finish.wide_results ? static_cast<const float*>(finish.bias)[col] : widen(static_cast<const T*>(finish.bias)[col]);
 }
 
-// silu, or gelu in its tanh form: x sigmoid(t), where t is x or 2 sqrt(2 / pi) (x + 0.044715 x^3).
-template <Activation kActivation>
-__device__ inline float gate(float x) {
-  constexpr float kLinear = 1.5957691216f, kCubic = kLinear * 0.044715f;
-  const float t = kActivation == Activation::silu ? x : x * (kLinear + kCubic * x * x);
-  return fast_divide(x, 1 + fast_exp(-t));
-}
-
 // The values of a gated product that has no bias; row_scale: of the thread's two rows. A thread has the gate and the other factor of an
 // element in the same place of both halves of its sums, so that nothing is exchanged. The tensor cores are idle meanwhile: hence the fast
 // division and exponential, which are right to about 1e-6.
 template <Activation kActivation, int kBlocks>
 __device__ inline auto gated(const float (&sums)[kBlocks][4], const float (&row_scale)[2]) {
-  return [&sums, &row_scale](int block, int i)
-             __attribute__((always_inline)) { return gate<kActivation>(sums[block][i]) * sums[block + kBlocks / 2][i] * row_scale[i / 2]; };
+  return [&sums, &row_scale](int block, int i) __attribute__((always_inline)) {
+    return fast_gate(kActivation, sums[block][i]).value * sums[block + kBlocks / 2][i] * row_scale[i / 2];
+  };
 }
 
 // Applies any epilogue and stores. The sums first go to shared memory unchanged, so that the epilogue is one loop and not a copy of its

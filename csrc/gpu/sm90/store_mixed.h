@@ -27,63 +27,81 @@ class MixedEpilogue {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int col = lane_ / 4 + i / 2 * 8, row = 8 * block + lane_ % 4 * 2 + i % 2;
-          place(part, row)[col ^ turn(row)] = sums[part * kPart + block][i];
+          staged(part, row, col / 4)[col % 4] = sums[part * kPart + block][i];
         }
       }
     }
     wave_barrier();
-    store_columns(tile, true);
+    store_rows<true>(tile);
     return false;
   }
 
-  __device__ void store_zeros(const RaggedTile& tile) const { store_columns(tile, false); }
+  __device__ void store_zeros(const RaggedTile& tile) const { store_rows<false>(tile); }
   __device__ void store_waiting() const {}
   __device__ void skip() const {}
 
  private:
-  __device__ float* place(int part, int row) const { return staging_ + (part * kRows + row) * kCols; }
-  // Rows are permuted against bank conflicts, in pairs of columns.
-  __device__ static int turn(int row) { return row / 2 % 4 * 2; }
+  static constexpr int kVector = 8;  // adjacent results of a lane
+  using Values = float[kVector];
 
-  // A lane has a row of the tile.
-  __device__ void store_columns(const RaggedTile& tile, bool exist) const {
+  // Four adjacent sums. These vectors are permuted within a row, against bank conflicts.
+  __device__ float* staged(int part, int row, int vector) const {
+    return staging_ + (part * kRows + row) * kCols + (vector ^ (row / 2 % 4)) * 4;
+  }
+
+  // A lane has a vector of a row: few rows then keep few lanes busy, but each of these has several independent results.
+  template <bool kExist>
+  __device__ void store_rows(const RaggedTile& tile) const {
     const RaggedSizes& sizes = parameters_.sizes;
-    const int row = tile.row + lane_;
-    if (lane_ >= tile.rows) return;
-    const float scale = parameters_.row_scale ? static_cast<const float*>(parameters_.row_scale)[row] : 1;
-    const int bytes = parameters_.wide_results ? 4 : 2;
-    constexpr int kEach = 4;
+    constexpr int kVectors = kCols / kVector;
+    const int parts = sizes.gated ? 1 : kParts;
 #pragma unroll 1
-    for (int part = 0; part < (sizes.gated ? 1 : kParts); ++part) {
-      const int left = part * 2 * Cut::kBox + warp_ / 4 * Cut::kBox + warp_ % 4 * kCols;
-      char* const out = static_cast<char*>(parameters_.results) + (int64_t{row} * sizes.n + tile.col + left) * bytes;
-#pragma unroll 1
-      for (int col = 0; col < kCols && left + col < tile.cols; col += kEach) {
-        float x[kEach] = {};
+    for (int item = lane_; item < tile.rows * kVectors * parts; item += 32) {
+      const int within = item % kVectors * kVector, part = item / kVectors % parts, row = item / kVectors / parts;
+      const int left = part * 2 * Cut::kBox + warp_ / 4 * Cut::kBox + warp_ % 4 * kCols + within;
+      if (left >= tile.cols) continue;
+      Values x = {};
+      if constexpr (kExist) finish(tile, part, row, left, within, x);
+      const int64_t at = int64_t{tile.row + row} * sizes.n + tile.col + left;
+      char* const out = static_cast<char*>(parameters_.results);
+      if (parameters_.wide_results) {
+        store_bytes<16>(out + at * 4, &x[0]), store_bytes<16>(out + at * 4 + 16, &x[4]);
+      } else {
+        uint32_t words[kVector / 2];
 #pragma unroll
-        for (int i = 0; exist && i < kEach; ++i) x[i] = scale * finished(tile, part, left, col + i);
-        if (parameters_.wide_results) {
-          store_bytes<16>(out + col * 4, x);
-        } else {
-          const uint32_t words[2] = {narrow_pair<Cut::kKind>(x[0], x[1]), narrow_pair<Cut::kKind>(x[2], x[3])};
-          store_bytes<8>(out + col * 2, words);
-        }
+        for (int i = 0; i < kVector / 2; ++i) words[i] = narrow_pair<Cut::kKind>(x[2 * i], x[2 * i + 1]);
+        store_bytes<16>(out + at * 2, words);
       }
     }
   }
 
-  // activation(sum + bias), times the other half in a gated product.
-  __device__ float finished(const RaggedTile& tile, int part, int left, int col) const {
+  // row_scale activation(sum + bias), times the other half in a gated product.
+  __device__ void finish(const RaggedTile& tile, int part, int row, int left, int within, Values& x) const {
     const RaggedSizes& sizes = parameters_.sizes;
-    const auto with_bias = [&](int of, int distance) {
-      const float sum = place(of, lane_)[col ^ turn(lane_)];
-      if (!parameters_.bias) return sum;
-      const int64_t at = int64_t{tile.matrix} * sizes.columns() + distance + tile.col + left + col;
-      if (parameters_.wide_results) return sum + static_cast<const float*>(parameters_.bias)[at];
-      return sum + widen(static_cast<const typename Cut::T*>(parameters_.bias)[at]);
-    };
-    const float value = activate(parameters_.activation, with_bias(part, 0));
-    return sizes.gated ? value * with_bias(1, sizes.n) : value;
+    const int64_t column = int64_t{tile.matrix} * sizes.columns() + tile.col + left;
+    load(part, row, within, column, x);
+    Values up;
+    if (sizes.gated) load(1, row, within, column + sizes.n, up);
+    const bool fast = parameters_.activation == Activation::silu || parameters_.activation == Activation::gelu;
+    const float scale = parameters_.row_scale ? static_cast<const float*>(parameters_.row_scale)[tile.row + row] : 1;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      x[i] = fast ? fast_gate(parameters_.activation, x[i]).value : activate(parameters_.activation, x[i]);
+      if (sizes.gated) x[i] *= up[i];
+      x[i] *= scale;
+    }
+  }
+
+  // Sums and their bias, from `column` of all matrices' columns on.
+  __device__ void load(int part, int row, int within, int64_t column, Values& x) const {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) x[i] = staged(part, row, (within + i) / 4)[i % 4];
+    if (!parameters_.bias) return;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      x[i] += parameters_.wide_results ? static_cast<const float*>(parameters_.bias)[column + i]
+                                       : widen(static_cast<const typename Cut::T*>(parameters_.bias)[column + i]);
+    }
   }
 
   const GroupParameters& parameters_;
