@@ -14,7 +14,7 @@ here=$(dirname "$0")
 python=${PYTHON:-python}
 models=${MODELS:-olmoe qwen3_30b gpt_oss deepseek_v3} tokens=${TOKENS:-16384 4096} muon=${MUON-gpt2_small resnet50}
 first=${models%% *} others=${models#${models%% *}} many=${tokens%% *}
-export PYTHONPATH="$here/..${PYTHONPATH:+:$PYTHONPATH}" XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.9}"
+export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.9}"
 export NCCL_NVLS_ENABLE="${NCCL_NVLS_ENABLE:-0}" # NVLink multicast
 mkdir -p "$output"
 begin=$(date +%s)
