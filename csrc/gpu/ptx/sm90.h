@@ -188,6 +188,21 @@ __device__ inline uint32_t narrow_pair(float low, float high) {
   return bits;
 }
 
+// The bytes of a (0 to 3) and b (4 to 7) that the four digits of `select` name, the lowest first.
+__device__ inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t select) { return __byte_perm(a, b, select); }
+
+// (a & b) | c and (a & b) ^ c, each in one instruction: of constants b and c the compiler makes two.
+__device__ inline uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t bits;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(a), "r"(b), "r"(c));
+  return bits;
+}
+__device__ inline uint32_t and_xor(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t bits;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(bits) : "r"(a), "r"(b), "r"(c));
+  return bits;
+}
+
 // a b + c of two numbers of 16 bits each, which are rounded once.
 template <Kind kKind>
 __device__ inline uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {

@@ -46,25 +46,28 @@ class WeightScales {
   float next_[kColumns], now_[kColumns];
 };
 
-// Two adjacent 8-bit numbers as two of 16 bits, which represent all of them.
+// Two adjacent 8-bit numbers as two of 16 bits, which represent all of them. Logic takes twice as long as a fused multiply-add, and limits
+// these kernels.
 template <Kind kKind, DType kWeights>
 __device__ __forceinline__ uint32_t widened_pair(uint32_t bytes) {
   constexpr bool kBfloat16 = kKind == Kind::bf16;
-  const uint32_t lanes = (bytes & 0xffu) | (bytes & 0xff00u) << 8;  // a byte in each half
-  if constexpr (kWeights == DType::s8) {
-    // The low 7 bits are the fraction of a number from 128 on (bfloat16), or the low 8 bits after a change of sign that of one from 1024 on
-    // (float16), from which a power of two is subtracted.
-    if constexpr (kBfloat16) return fma_pair<kKind>((lanes & 0x007f007fu) | 0x43004300u, 0x3f803f80u, (lanes & 0x00800080u) | 0xc300c300u);
-    return fma_pair<kKind>((lanes ^ 0x00800080u) | 0x64006400u, 0x3c003c00u, 0xe480e480u);
+  constexpr uint32_t kSigns = 0x00800080u;
+  if constexpr (kWeights == DType::s8 && kBfloat16) {
+    // Behind the exponent of 128, byte b >= 0 is 128 + b. A sign bit falls into the exponent, and b < 0 becomes 2 (b + 256).
+    const uint32_t pair = byte_permute(bytes, 0x43434343u, 0x4140);
+    return fma_pair<kKind>(pair, and_xor(pair, kSigns, 0x3f803f80u), and_or(pair, kSigns, 0xc300c300u));
+  } else if constexpr (kWeights == DType::s8) {
+    // Behind the exponent of 1024, and with the other sign bit, byte b is 1024 + 128 + b.
+    return fma_pair<kKind>(byte_permute(bytes, 0x64646464u, 0x4140) ^ kSigns, 0x3c003c00u, 0xe480e480u);
   } else {
-    // The exponent and fraction move to the wider ones' places, which multiplies the number by a power of two. NaN would become 480.
+    // The exponent and fraction move to the wider ones' places, which divides the number by a power of two. NaN would become 480.
     static_assert(kWeights == DType::e4m3);
-    constexpr int kShift = kBfloat16 ? 4 : 7;
+    constexpr int kShift = kBfloat16 ? 4 : 1;
+    constexpr uint32_t kNext = 0x01000100u >> kShift, kBehind = 0x80008000u >> kShift;
     constexpr uint32_t kPower = kBfloat16 ? 0x7b807b80u : 0x5c005c00u;  // 2^120 and 2^8
-    const uint32_t magnitude = lanes & 0x007f007fu;
-    const uint32_t nans = (magnitude + 0x00010001u) & 0x00800080u;
-    const uint32_t moved = magnitude << kShift | (lanes & 0x00800080u) << 8 | nans * 0xffu;
-    return fma_pair<kKind>(moved, kPower, 0x80008000u);
+    const uint32_t pair = byte_permute(bytes, 0, 0x1404), magnitude = pair >> kShift & (0x7f007f00u >> kShift);
+    const uint32_t nans = ((magnitude + kNext) & kBehind) * ((1u << kShift) - 1);  // the exponent's bits above
+    return fma_pair<kKind>(and_or(pair, 0x80008000u, magnitude | nans), kPower, 0x80008000u);
   }
 }
 

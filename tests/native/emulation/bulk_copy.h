@@ -189,6 +189,14 @@ inline uint32_t narrow_pair(float low, float high) {
   const auto bits = [](float x) { return uint32_t{kKind == Kind::bf16 ? float_to_bfloat16(x) : float_to_float16(x)}; };
   return bits(low) | bits(high) << 16;
 }
+inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t select) {
+  const uint64_t bytes = uint64_t{b} << 32 | a;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) result |= static_cast<uint32_t>(bytes >> (select >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return result;
+}
+inline uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) { return (a & b) | c; }
+inline uint32_t and_xor(uint32_t a, uint32_t b, uint32_t c) { return (a & b) ^ c; }
 template <Kind kKind>
 inline uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
   const auto number = [](uint32_t bits) {
