@@ -146,7 +146,8 @@ struct RaggedCall {
     return sizes[static_cast<int>(which)];
   }
   int bytes(RaggedType type) const {  // of an element
-    const int each[] = {bytes_of(dtype), bytes_of(rhs_dtype), bytes_of(out_dtype), bytes_of(ragged_accumulator_of(kind)), 4, wide_sizes ? 8 : 4};
+    const int each[] = {bytes_of(dtype),   bytes_of(rhs_dtype), bytes_of(out_dtype), bytes_of(ragged_accumulator_of(kind)), 4,
+                        wide_sizes ? 8 : 4};
     return each[static_cast<int>(type)];
   }
 };

@@ -18,8 +18,8 @@
 // factors are (columns, rows). An operand that the call
 // does not have has no elements and rank 1. Results: out, and the workspace, bytes (uint8) that the plan needs (ragged_workspace_bytes),
 // absent if it needs none. The accumulator, of which only a ragged contraction with results of float32 has one, is aliased with the result.
-// Operands of the accumulator's type are for real numbers. The result has lhs's dtype, or float32 if that has 16 bits; of 8-bit factors it is
-// bfloat16 or float32.
+// Operands of the accumulator's type are for real numbers. The result has lhs's dtype, or float32 if that has 16 bits; of 8-bit factors it
+// is bfloat16 or float32.
 //
 // All of this is computed for a batch: the result has up to two more dimensions before its own, and so may each operand. They broadcast: an
 // operand that lacks one, or has size 1 in it, is shared along it. All sizes are at least 1 and follow from the operands' dimensions.

@@ -135,8 +135,8 @@ class GroupSource {
     return boxes;
   }
 
-  // Scales of blocks. Each half of a tile's columns lies in one block. The second half of a gated product's tile is of the matrix's other half.
-  // Otherwise it is in the next block, or in the same one if a tile is as wide as a block.
+  // Scales of blocks. Each half of a tile's columns lies in one block. The second half of a gated product's tile is of the matrix's other
+  // half. Otherwise it is in the next block, or in the same one if a tile is as wide as a block.
   __device__ StageScales scales(const Tile& tile, int warp, int lane) const {
     const Parameters& p = parameters_;
     const float *row[StageScales::kRows] = {}, *col[StageScales::kHalves] = {};
@@ -166,7 +166,7 @@ class GroupSource {
     const float* const scale = p.rhs_scale + int64_t{tile.matrix} * p.rhs_column_blocks + lane % 4 * 2;
 #pragma unroll
     for (int block = 0; block < Cut::kBlocks; ++block) {
-      const bool behind = p.sizes.gated && block >= Cut::kBlocks / 2;  // in the second half
+      const bool behind = p.sizes.gated && block >= Cut::kBlocks / 2;                                  // in the second half
       const int col = min(tile.col + (behind ? block - Cut::kBlocks / 2 : block) * 8, p.sizes.n - 8);  // n is a multiple of 16
       const float* const two = scale + (behind ? p.sizes.n : 0) + col;
 #pragma unroll
