@@ -15,7 +15,7 @@ extern "C" int ragged_trial(int kind, int wide_results, int contraction, int tra
   vbgemm::RaggedCall call{};
   call.kind = static_cast<vbgemm::Kind>(kind);
   call.dtype = vbgemm::arithmetic_of(call.kind).lhs;
-  call.out_dtype = wide_results ? vbgemm::DType::f32 : vbgemm::is_float8(call.kind) ? vbgemm::DType::bf16 : call.dtype;
+  call.out_dtype = wide_results ? vbgemm::DType::f32 : vbgemm::has_scales(call.kind) ? vbgemm::DType::bf16 : call.dtype;
   call.contraction = contraction, call.transpose_rhs = transpose_rhs, call.gated = gated, call.wide_sizes = wide_sizes;
   call.activation = static_cast<vbgemm::Activation>(activation);
   call.m = m, call.k = k, call.n = n, call.groups = g, call.total_groups = num_sizes, call.lhs_rows = lhs_rows;

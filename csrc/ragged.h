@@ -103,6 +103,15 @@ struct RaggedPlan {
   int32_t tile;
 };
 
+// Whether the factors of an arithmetic have scales: those of 8 bits. The scales are float32, and so is the sum of products times scales,
+// of int8 too.
+constexpr bool has_scales(Kind kind) { return bytes_of(arithmetic_of(kind).lhs) == 1; }
+constexpr DType ragged_accumulator_of(Kind kind) { return has_scales(kind) ? DType::f32 : accumulator_of(kind); }
+// Whether ragged products of an arithmetic may have results of a type.
+constexpr bool gives_ragged(Kind kind, DType result) {
+  return has_scales(kind) ? result == DType::bf16 || result == DType::f32 : arithmetic_of(kind).gives(result);
+}
+
 struct RaggedCall {
   DType dtype, rhs_dtype, out_dtype;  // of lhs, of rhs and of the result
   Kind kind;
@@ -137,7 +146,8 @@ struct RaggedCall {
     return sizes[static_cast<int>(which)];
   }
   int bytes(RaggedType type) const {  // of an element
-    const int each[] = {bytes_of(dtype), bytes_of(rhs_dtype), bytes_of(out_dtype), accumulator_bytes(kind), 4, wide_sizes ? 8 : 4};
+    const int each[] = {bytes_of(dtype),   bytes_of(rhs_dtype), bytes_of(out_dtype), bytes_of(ragged_accumulator_of(kind)), 4,
+                        wide_sizes ? 8 : 4};
     return each[static_cast<int>(type)];
   }
 };
@@ -160,13 +170,13 @@ inline int64_t elements_of(const RaggedCall& call, const RaggedOperandInfo& oper
   return elements;
 }
 
-// Whether a kernel has all operands of a call, its form, its gates and its halves.
+// Whether a kernel has all operands of a call, its types, its form, its gates and its halves.
 inline bool has_all(RaggedKernel kernel, const RaggedCall& call) {
   for (int i = 0; i < kRaggedOperands; ++i) {
     if ((call.*kRaggedMembers[i]).data && !(kRaggedOperandTable[i].kernels & kernel)) return false;
   }
   const bool along_k = call.contraction && call.transpose_rhs;
-  return (!call.gated && !along_k && call.halves == RaggedHalves::none && !call.is_mixed()) || kernel == kRaggedPipelined;
+  return (!call.gated && !along_k && call.halves == RaggedHalves::none && bytes_of(call.rhs_dtype) > 1) || kernel == kRaggedPipelined;
 }
 
 inline int64_t results_of(const RaggedCall& call) { return elements_of(call, kRaggedOperandTable[kRaggedOperands]); }
@@ -185,9 +195,12 @@ inline RaggedCall entry_of(const RaggedCall& call, int64_t outer, int64_t inner)
   return entry;
 }
 
-inline bool is_float8(Kind kind) { return kind == Kind::e4m3 || kind == Kind::e5m2 || kind == Kind::e4m3_e5m2 || kind == Kind::e5m2_e4m3; }
 // A scale's block: as many steps of K, and of rhs as many columns.
 inline constexpr int kScaledDepth = 128, kScaledColumns = 128;
+// Whether rhs has a scale for each column of its matrices.
+inline bool has_column_scales(const RaggedCall& call) {
+  return call.rhs_scale.data && !call.contraction && call.rhs_column_blocks == call.columns();
+}
 
 // Whether rhs may have a narrower type than the one that its products are computed in. Such weights are K-major, and have scales of blocks
 // as above, or of single columns.
@@ -196,7 +209,7 @@ inline bool may_be_mixed(Kind kind, DType rhs) {
 }
 
 // Whether a call's arithmetic, type of rhs, layout, gathering and shape have a pipelined kernel, on devices that have any. Only ragged rows
-// of 16-bit types run in clusters, and no cluster gathers. Mixed products have one shape.
+// of 16-bit types run in clusters, and no cluster gathers. Mixed products have one shape. int8 has ragged rows alone.
 inline bool has_ragged_pipeline(Kind kind, DType rhs, bool contraction, bool transpose_rhs, bool gathers, RaggedShape shape) {
   if (rhs != arithmetic_of(kind).rhs) {
     return may_be_mixed(kind, rhs) && !contraction && transpose_rhs && !gathers && shape == RaggedShape::wide;
@@ -205,7 +218,7 @@ inline bool has_ragged_pipeline(Kind kind, DType rhs, bool contraction, bool tra
     return false;
   if (kind == Kind::bf16 || kind == Kind::f16) return !(contraction && (gathers || transpose_rhs));
   const bool along_k = transpose_rhs && !gathers;  // wgmma reads these alone
-  return along_k && ((kind == Kind::tf32 && !contraction) || is_float8(kind));
+  return along_k && (contraction ? has_scales(kind) && kind != Kind::s8 : has_scales(kind) || kind == Kind::tf32);
 }
 // The length of a half must be a multiple of this, so that no TMA box (128 bytes by 64 lines) lies in both halves. The halves of a gated
 // product are exempt.

@@ -18,7 +18,8 @@
 // factors are (columns, rows). An operand that the call
 // does not have has no elements and rank 1. Results: out, and the workspace, bytes (uint8) that the plan needs (ragged_workspace_bytes),
 // absent if it needs none. The accumulator, of which only a ragged contraction with results of float32 has one, is aliased with the result.
-// Operands of the accumulator's type are for real numbers. The result has lhs's dtype, or float32 if that has 16 bits.
+// Operands of the accumulator's type are for real numbers. The result has lhs's dtype, or float32 if that has 16 bits; of 8-bit factors it
+// is bfloat16 or float32.
 //
 // All of this is computed for a batch: the result has up to two more dimensions before its own, and so may each operand. They broadcast: an
 // operand that lacks one, or has size 1 in it, is shared along it. All sizes are at least 1 and follow from the operands' dimensions.
@@ -55,20 +56,20 @@ struct RaggedArguments {
   RaggedAttributes attributes;
 };
 
-// Checks that products of a kind, by left operands of a dtype, have kernels. Of 8-bit types these are floats.
+// Checks that products of a kind, by left operands of a dtype, have kernels.
 inline Fault check_ragged_kind(int64_t kind, ffi::DataType operands, ffi::DataType results) {
   const std::optional<DType> in = dtype_of(operands), out = dtype_of(results);
   if (kind < 0 || kind >= kKinds) {
     return "arithmetic (kind) " + std::to_string(kind) + " does not exist, expected 0 to " + std::to_string(kKinds - 1);
   }
   const Arithmetic& arithmetic = arithmetic_of(static_cast<Kind>(kind));
-  if (!in || (bytes_of(*in) == 1 && !is_float8(static_cast<Kind>(kind)))) {
-    return "no ragged product has kernels for operands of " + name_of(operands);
-  }
+  if (!in) return "no ragged product has kernels for operands of " + name_of(operands);
   if (arithmetic.lhs != *in) {
     return std::string("arithmetic ") + arithmetic.name + " does not multiply operands of " + name_of(operands);
   }
-  if (!out || !arithmetic.gives(*out)) return std::string("arithmetic ") + arithmetic.name + " gives no results of " + name_of(results);
+  if (!out || !gives_ragged(static_cast<Kind>(kind), *out)) {
+    return std::string("arithmetic ") + arithmetic.name + " gives no results of " + name_of(results);
+  }
   return {};
 }
 
@@ -114,7 +115,7 @@ inline bool is_given(int index, const ffi::AnyBuffer& buffer) {
 }
 
 inline bool has_real_sums(const RaggedCall& call) {
-  const DType accumulator = accumulator_of(call.kind);
+  const DType accumulator = ragged_accumulator_of(call.kind);
   return accumulator == DType::f32 || accumulator == DType::f64;
 }
 
@@ -130,7 +131,7 @@ inline Fault check_ragged_dtype(const RaggedOperandInfo& operand, ffi::DataType 
       return name + " must have the dtype that the arithmetic multiplies on its side, or be 8-bit weights of 16-bit rows";
     case RaggedType::result: return dtype == call.out_dtype ? Fault{} : name + " must have the result's dtype";
     case RaggedType::accumulator:
-      if (dtype == accumulator_of(call.kind) && has_real_sums(call)) return {};
+      if (dtype == ragged_accumulator_of(call.kind) && has_real_sums(call)) return {};
       return name + " must have the accumulator's dtype, which must be real";
     case RaggedType::index: return type == ffi::DataType::S32 ? Fault{} : name + " must be int32";
     case RaggedType::group_size: call.wide_sizes = type == ffi::DataType::S64;
@@ -204,8 +205,8 @@ inline Fault check_ragged_batch(const RaggedArguments& given, RaggedCall& call) 
 inline Fault check_ragged_rules(const RaggedCall& call) {
   if (!has_real_sums(call) && (call.activation != Activation::none || call.gated)) return "complex numbers have no activation";
   if (call.contraction && (call.activation != Activation::none || call.gated)) return "a ragged contraction has no epilogue";
-  if (call.contraction && call.transpose_rhs && (!is_float8(call.kind) || call.halves != RaggedHalves::none)) {
-    return "a ragged contraction has transpose_rhs for 8-bit floats only, and then no halves";
+  if (call.contraction && call.transpose_rhs && (!has_scales(call.kind) || call.halves != RaggedHalves::none)) {
+    return "a ragged contraction has transpose_rhs for 8-bit factors only, and then no halves";
   }
   const bool of_rows = call.halves == RaggedHalves::columns || call.halves == RaggedHalves::k;
   if (call.contraction ? of_rows : call.halves > RaggedHalves::k) {
@@ -215,8 +216,8 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
   if ((call.halves == RaggedHalves::k && call.k % 2) || (call.halves == RaggedHalves::columns && call.columns() % 2)) {
     return "what comes in halves must be even";
   }
-  if (call.lhs_scale.data && !is_float8(call.kind)) return "lhs_scale is for 8-bit floats";
-  if (call.rhs_scale.data && !is_float8(call.kind) && !call.is_mixed()) return "rhs_scale is for 8-bit numbers";
+  if (call.lhs_scale.data && !has_scales(call.kind)) return "lhs_scale is for 8-bit factors";
+  if (call.rhs_scale.data && !has_scales(call.kind) && !call.is_mixed()) return "rhs_scale is for 8-bit factors";
   if (call.is_mixed() && (call.contraction || !call.transpose_rhs || call.halves != RaggedHalves::none)) {
     return "8-bit weights of 16-bit rows must be transposed and in one array";
   }
@@ -227,12 +228,15 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
     return "a ragged contraction with scales must have transpose_rhs";
   }
   const int64_t depth = call.contraction ? call.m : call.k;
-  const bool of_columns = call.is_mixed() && call.rhs_column_blocks == call.columns();
+  const bool of_columns = has_column_scales(call);
   if (!blocks(call.lhs_scale, call.lhs_blocks, call.k, call.contraction ? kScaledColumns : kScaledDepth) ||
       (call.contraction && !blocks(call.lhs_scale, call.rhs_k_blocks, depth, kScaledDepth)) ||
       !blocks(call.rhs_scale, call.rhs_k_blocks, depth, kScaledDepth) ||
       !(blocks(call.rhs_scale, call.rhs_column_blocks, call.columns(), kScaledColumns) || of_columns)) {
     return "a scale must have one block, or one for each 128 steps of K and 128 columns";
+  }
+  if (of_columns && call.rhs_column_blocks > 1 && call.rhs_k_blocks > 1 && !call.is_mixed()) {
+    return "beside 8-bit lhs, a scale of a single column must have all of K";
   }
   if (call.gated && call.rhs_scale.data && call.rhs_column_blocks > 1 && !of_columns && call.n % kScaledColumns) {
     return "blocks of columns of a gated product must not lie in both halves";

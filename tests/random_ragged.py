@@ -121,24 +121,31 @@ def ragged(draw: Draw) -> Call:
 
 
 def ragged_scaled(draw: Draw) -> Call:
-    """ragged_dot of 8-bit floats with scales, or of rows of 16 bits with weights of 8."""
+    """ragged_dot of two factors of 8 bits with scales, or of rows of 16 bits with weights of 8."""
     groups, rows = draw.one_of((1, 2, 8, 33)), draw.one_of((1, 63, 129, 500, 1000))
     k, n = (16 * int(draw.rng.integers(1, 30)) for _ in range(2))
     sizes = group_sizes(draw, groups, rows)
     gated, step = draw.chance(3), 128
     n = -(-n // step) * step if gated and draw.chance(2) else n
     columns = 2 * n if gated else n
-    mixed = draw.chance(2)
+    mixed, integers = draw.chance(2), draw.chance(2)
     of_rows, of_weights = ("bfloat16", "float16"), ("int8", "float8_e4m3fn")
-    narrow = ("float8_e4m3fn", "float8_e5m2")
+    narrow = ("int8",) if integers else ("float8_e4m3fn", "float8_e5m2")
     types = [jax.numpy.dtype(draw.one_of(names)) for names in ((of_rows, of_weights) if mixed else (narrow, narrow))]
-    x, w = draw.array(rows, k, dtype=types[0]), draw.array(groups, columns, k, dtype=np.dtype(np.float32))
-    w = np.round(40 * w).astype(np.int8) if types[1] == np.int8 else w.astype(types[1])
-    least_columns = draw.one_of((1, step)) if mixed else step
+    x, w = (
+        np.round(40 * values).astype(type_) if type_ == np.int8 else values.astype(type_)
+        for values, type_ in zip(
+            (draw.array(*shape, dtype=np.float32) for shape in ((rows, k), (groups, columns, k))), types, strict=True
+        )
+    )
+    least_columns = draw.one_of((1, step))
     blocks = [
         tuple(size if draw.chance(2) else least for size, least in zip(shape, most, strict=True))
         for shape, most in (((1, k), (1, step)), ((1, columns, k), (1, least_columns, step)))
     ]
+
+    if not mixed and blocks[1][1] == 1:
+        blocks[1] = (1, 1, k)
 
     def scaled(values: np.ndarray, block: tuple[int, ...]) -> tuple[vb.Scaled, np.ndarray]:
         counts = [-(-size // each) for size, each in zip(values.shape, block, strict=True)]
@@ -170,8 +177,10 @@ def ragged_scaled(draw: Draw) -> Call:
                 value = activate("silu", gate)
                 z, scale = value * up, first * np.abs(up) + second * np.abs(value) + first * second / 64
             y[part], size[part] = z, scale
-        # The tensor cores add 128 products with some 14 bits. Widened weights, and a gate's factors then, are rounded.
-        return [Compared(found, y, size * (2.0**-7 if mixed else 2.0**-11) / draw.rounding())]
+        # Widened weights, and a gate's factors then, are rounded. The tensor cores add 128 products of 8-bit floats
+        # with some 14 bits, those of int8 exactly.
+        error = 2.0**-7 if mixed else 2.0**-17 if integers else 2.0**-11
+        return [Compared(found, y, size * error / draw.rounding())]
 
     text = f"m {rows}, k {k}, n {n}, {types}, {blocks}, {options}, {dtype}, sizes {sizes.tolist()[:10]}"
     return Call(text, lambda: call(lhs, rhs), compare)

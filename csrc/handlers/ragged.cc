@@ -17,7 +17,7 @@ bool has_tile(const TileShape&, Kind) { return false; }
 ffi::Error compute(const RaggedCall& call, Where pool) {
   if (call.plan.shape != RaggedShape::none) return refuse("this call was planned for a GPU");
   if (!has_all(kRaggedCpu, call)) {
-    return refuse("this call was lowered for a GPU: the CPU has neither gated nor gathered products nor accumulators");
+    return refuse("this call was lowered for a GPU: the CPU has neither gated nor gathered products nor accumulators nor 8-bit factors");
   }
   run(call, &pool);
   return ffi::Error::Success();

@@ -25,6 +25,7 @@ RACES = ["-DVBGEMM_RACES"]  # a flag of the whole executable, in which only the 
 PIPELINED = ["ragged_bf16", "ragged_gathered_bf16"]
 PIPELINED_TF32 = ["ragged_tf32"]  # of float32, with matrices that are contiguous along K
 PIPELINED_FLOAT8 = ["ragged_e4m3", "ragged_e5m2_e4m3"]  # those of two other pairs differ in one instruction
+PIPELINED_INT8 = ["ragged_s8"]
 PIPELINED_MIXED = ["ragged_mixed_bf16", "ragged_mixed_f16"]
 PIPELINED_F16 = ["ragged_f16", "ragged_gathered_f16"]
 PIPELINED_LAUNCHES = ["gpu/host/sm90_launch.cu"]

@@ -11,6 +11,7 @@ from emulated_check import (
     PIPELINED,
     PIPELINED_F16,
     PIPELINED_FLOAT8,
+    PIPELINED_INT8,
     PIPELINED_MIXED,
     PIPELINED_TF32,
     SANITIZE,
@@ -61,6 +62,15 @@ def test_random_calls_of_8_bits(builder: Builder, seed: int, calls: int) -> None
         str(seed),
     ]
     assert_passes(executable, *options, common=[])
+
+
+SLOW_INT8 = [pytest.param(seed, 40, marks=pytest.mark.slow(turn="ragged, int8")) for seed in range(1, 5)]
+
+
+@pytest.mark.parametrize(("seed", "calls"), [(0, 12), *SLOW_INT8])
+def test_random_calls_of_int8(builder: Builder, seed: int, calls: int) -> None:
+    executable = builder.ragged_executable(PIPELINED_INT8, OPTIMIZED)
+    assert_passes(executable, "--kinds", "int8", "--calls", str(calls), "--seed", str(seed), common=[])
 
 
 SLOW_MIXED = [pytest.param(seed, 40, marks=pytest.mark.slow(turn="ragged, mixed")) for seed in (1, 2)]
@@ -146,6 +156,10 @@ OF_FLOAT8 = {
         "p.rhs_k_blocks > 1 ? tile.first / kScaledDepth : 0", "p.rhs_k_blocks > 1 ? 0 : 0"),
     "groups of a contraction that begin anywhere": ("ragged/ragged_walk.h", "& -kScaledDepth", "& -1"),
     "scales of the first block of columns": ("sm90/source_groups.h", "i * (Cut::kCols / 2)", "0 * (Cut::kCols / 2)"),
+    "scales of single columns of the gate for both halves": ("sm90/source_groups.h",
+        "(behind ? p.sizes.n : 0) + col", "col"),
+    "scales of the first tile's columns": ("sm90/source_groups.h",
+        "min(tile.col + (behind ?", "min((behind ?"),
     "products of the stage before": ("sm90/mainloop_scaled.h",
         "moved(b, chunk * 32), products, chunk > 0)", "moved(b, chunk * 32), products, chunk > 0 || k > 0)"),
 }  # fmt: skip

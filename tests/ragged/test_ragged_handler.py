@@ -42,6 +42,15 @@ def ragged(result=((M, N), "float32"), **changes):
     return call(*operands, **attributes)[0].block_until_ready()
 
 
+def int8(k):
+    """The factors of a product of int8."""
+    return {
+        "kind": np.int64(KINDS.index("int8")),
+        "lhs": jnp.ones((M, k), jnp.int8),
+        "rhs": jnp.ones((G, k, N), jnp.int8),
+    }
+
+
 def test_calls_that_keep_the_rules_are_right():
     np.testing.assert_array_equal(ragged(), np.full((M, N), K))
 
@@ -51,7 +60,15 @@ def test_calls_that_keep_the_rules_are_right():
     [
         ({"kind": np.int64(99)}, "arithmetic (kind) 99 does not exist, expected 0 to "),
         ({"kind": np.int64(KINDS.index("float64"))}, "arithmetic float64 does not multiply operands of float32"),
-        ({"lhs": jnp.ones((M, K), jnp.int8)}, "no ragged product has kernels for operands of int8"),
+        ({"lhs": jnp.ones((M, K), jnp.int4)}, "no ragged product has kernels for operands of"),
+        ({"lhs": jnp.ones((M, K), jnp.int8)}, "arithmetic float32 does not multiply operands of int8"),
+        (int8(K) | {"result": ((M, N), "int32")}, "arithmetic int8 gives no results of int32"),
+        (int8(K), "the CPU has neither gated nor gathered products nor accumulators nor 8-bit factors"),
+        (
+            int8(K) | {"lhs_scale": jnp.ones((M, 2), jnp.float32)},
+            "a scale must have one block, or one for each 128 steps of K",
+        ),
+        (int8(200) | {"rhs_scale": jnp.ones((G, 2, N), jnp.float32)}, "a scale of a single column must have all of K"),
         ({"result": ((M, N), "float64")}, "arithmetic float32 gives no results of float64"),
         ({"result": ((M, N + 1), "float32")}, "rhs_columns is 4, expected 5"),
         ({"result": ((M + 1, N), "float32")}, "lhs must have m rows, as the call has no gather"),
@@ -84,7 +101,7 @@ def test_calls_that_keep_the_rules_are_right():
         ({"second": jnp.ones((G, K, N), jnp.float32)}, "second must be given with halves of columns or of k"),
         ({"halves": np.int64(1)}, "rhs_columns is 4, expected 2"),
         (CONTRACTION | {"halves": np.int64(2)}, "halves of k are not for this form"),
-        ({"lhs_scale": jnp.ones((M, 1), jnp.float32)}, "lhs_scale is for 8-bit floats"),
+        ({"lhs_scale": jnp.ones((M, 1), jnp.float32)}, "lhs_scale is for 8-bit factors"),
         (
             CONTRACTION
             | {
@@ -92,7 +109,7 @@ def test_calls_that_keep_the_rules_are_right():
                 "lhs": jnp.ones((K, M), jnp.float32),
                 "rhs": jnp.ones((N, M), jnp.float32),
             },
-            "has transpose_rhs for 8-bit floats only",
+            "has transpose_rhs for 8-bit factors only",
         ),
         ({"shape": np.int64(4)}, "the plan's shape is 4, which does not exist"),
         ({"shape": np.int64(1)}, "this call was planned for a GPU"),

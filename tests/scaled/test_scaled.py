@@ -81,9 +81,10 @@ def test_scaled_is_a_pytree_and_has_a_transpose():
     np.testing.assert_allclose(many.dequantized()[1], one.dequantized(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("lhs_dtype", FLOAT8)
-@pytest.mark.parametrize("rhs_dtype", FLOAT8)
-@pytest.mark.parametrize(("lhs_block", "rhs_block"), [((1, 128), (128, 128)), ((1, -1), (-1, -1)), ((2, 5), (1, -1))])
+@pytest.mark.parametrize(("lhs_dtype", "rhs_dtype"), [FLOAT8, FLOAT8[::-1], ("int8", "int8")])
+@pytest.mark.parametrize(
+    ("lhs_block", "rhs_block"), [((1, 128), (128, 128)), ((1, -1), (-1, -1)), ((1, 128), (1, -1)), ((2, 5), (1, 128))]
+)
 def test_products_are_those_of_the_numbers(lhs_dtype, rhs_dtype, lhs_block, rhs_block):
     lhs = vb.quantize(random((14, 200), 1), lhs_dtype, lhs_block)
     rhs = vb.quantize(random((3, 130, 200), 2), rhs_dtype, rhs_block)
@@ -113,8 +114,9 @@ def test_a_factor_beside_one_that_is_not_scaled_is_widened():
     np.testing.assert_allclose(vb.ragged_dot(lhs, rhs, SIZES), vb.ragged_dot(lhs, rhs.dequantized(), SIZES), rtol=1e-6)
 
 
-def test_gradients_with_respect_to_scales():
-    lhs, rhs = vb.quantize(random((14, 8), 1)), vb.quantize(random((3, 6, 8), 2), block=(128, 128))
+@pytest.mark.parametrize(("dtype", "block"), [("float8_e4m3fn", (128, 128)), ("int8", (1, -1))])
+def test_gradients_with_respect_to_scales(dtype, block):
+    lhs, rhs = vb.quantize(random((14, 8), 1), dtype), vb.quantize(random((3, 6, 8), 2), dtype, block)
 
     def loss(scales, dense):
         one = vb.Scaled(lhs.values, scales, lhs.block)
@@ -168,13 +170,17 @@ def kinds_of(lhs, rhs, gpu="h100", **options):
     return [list(ARITHMETICS)[int(re.findall(r"kind = (\d+)", line)[0])] for line in lines]
 
 
-@pytest.mark.parametrize("lhs_dtype", FLOAT8)
-@pytest.mark.parametrize("rhs_dtype", FLOAT8)
+@pytest.mark.parametrize(
+    ("lhs_dtype", "rhs_dtype"), [*((lhs, rhs) for lhs in FLOAT8 for rhs in FLOAT8), ("int8", "int8")]
+)
 def test_an_h100_multiplies_8_bits(lhs_dtype, rhs_dtype):
     lhs = vb.quantize(random((14, 256), 1), lhs_dtype)
     rhs = vb.quantize(random((3, 128, 256), 2), rhs_dtype, (128, 128))
     (kind,) = kinds_of(lhs, rhs, transpose_rhs=True)
     assert (ARITHMETICS[kind].lhs, ARITHMETICS[kind].rhs) == (lhs_dtype, rhs_dtype)
+    columns, parts = (vb.quantize(random((3, 128, 256), 2), rhs_dtype, (1, k)) for k in (-1, 128))
+    assert kinds_of(lhs, columns, transpose_rhs=True) == [kind]
+    assert kinds_of(lhs, parts, transpose_rhs=True) == []  # by XLA: the scales of a column have parts of K
     assert kinds_of(lhs, rhs.mT) == ["float32"]  # not along K
     assert kinds_of(lhs, rhs, gpu="a100", transpose_rhs=True) == ["float32"]
     gated = {"transpose_rhs": True, "gated": True, "activation": "silu"}

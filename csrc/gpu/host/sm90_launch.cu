@@ -43,11 +43,12 @@ constexpr Pipelined compiled(const void* address, DType rhs) {
 #define VBGEMM_COMPILED_MIXED(name, kind, weights) \
   compiled<MixedCut<Kind::kind, DType::weights>>(reinterpret_cast<const void*>(name), DType::weights),
 const Pipelined kPipelined[] = {
-    VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16) VBGEMM_EVERY_TRANSPOSED_KERNEL(
-        VBGEMM_COMPILED, tf32) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e4m3)
-        VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2) VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e4m3_e5m2)
-            VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2_e4m3) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16)
-                VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_COMPILED_MIXED, bf16) VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_COMPILED_MIXED, f16)};
+    VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16)
+        VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, tf32) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16)
+            VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e4m3) VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2)
+                VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e4m3_e5m2) VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2_e4m3)
+                    VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, s8) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16)
+                        VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_COMPILED_MIXED, bf16) VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_COMPILED_MIXED, f16)};
 #undef VBGEMM_COMPILED_MIXED
 #undef VBGEMM_COMPILED
 
@@ -146,7 +147,6 @@ bool runs_ragged_pipeline(const RaggedCall& call) {
   if (call.contraction && call.transpose_rhs && call.m % line) return false;
   if (call.k % line || call.n % line || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
   if (!aligned(call.second.data) || (call.is_mixed() && call.k % 16)) return false;
-  if (is_float8(call.kind) && bytes_of(call.out_dtype) == 2 && call.out_dtype != DType::bf16) return false;
   if (!call.contraction && call.halves != RaggedHalves::none && !call.gated) {
     const int64_t half = call.halves == RaggedHalves::k ? call.rhs_k() : call.rhs_columns();
     if (half % ragged_half_elements(call.kind)) return false;

@@ -243,7 +243,9 @@ __device__ inline void wgmma_wait_group() {
 }
 
 #define VBGEMM_SUM(i) "+f"(sums[i][0]), "+f"(sums[i][1]), "+f"(sums[i][2]), "+f"(sums[i][3])
+#define VBGEMM_INTEGER_SUM(i) "+r"(sums[i][0]), "+r"(sums[i][1]), "+r"(sums[i][2]), "+r"(sums[i][3])
 #define VBGEMM_SUMS(i) VBGEMM_SUM(i), VBGEMM_SUM(i + 1), VBGEMM_SUM(i + 2), VBGEMM_SUM(i + 3)
+#define VBGEMM_INTEGER_SUMS(i) VBGEMM_INTEGER_SUM(i), VBGEMM_INTEGER_SUM(i + 1), VBGEMM_INTEGER_SUM(i + 2), VBGEMM_INTEGER_SUM(i + 3)
 #define VBGEMM_16_SUMS "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define VBGEMM_32_SUMS VBGEMM_16_SUMS ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define VBGEMM_64_SUMS                                                                                                              \
@@ -319,9 +321,9 @@ __device__ inline void wgmma_from_registers(const uint32_t (&a)[4], MatrixDescri
 #undef VBGEMM_16_BIT_PRODUCT
 }
 
-// As above, for 64 x 128 sums of 32 steps of K of 8-bit floats, which are K-major.
+// As above, for 64 x 128 sums of 32 steps of K of 8-bit numbers, which are K-major: floats, or below integers.
 template <Kind kKind>
-__device__ inline void wgmma_fp8(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4], bool adds) {
+__device__ inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4], bool adds) {
   const int add = adds;
 #define VBGEMM_BYTE_PRODUCT(types)                                                                         \
   asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n128k32." types, VBGEMM_64_SUMS, "%64, %65, add, 1, 1", "%66") \
@@ -338,6 +340,14 @@ __device__ inline void wgmma_fp8(MatrixDescriptor a, MatrixDescriptor b, float (
     VBGEMM_BYTE_PRODUCT("f32.e5m2.e4m3");
   }
 #undef VBGEMM_BYTE_PRODUCT
+}
+template <Kind kKind>
+__device__ inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, int (&sums)[16][4], bool adds) {
+  static_assert(kKind == Kind::s8);
+  const int add = adds;
+  asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n128k32.s32.s8.s8", VBGEMM_64_SUMS, "%64, %65, add", "%66")
+               : VBGEMM_INTEGER_SUMS(0), VBGEMM_INTEGER_SUMS(4), VBGEMM_INTEGER_SUMS(8), VBGEMM_INTEGER_SUMS(12)
+               : "l"(a.descriptor), "l"(b.descriptor), "r"(add));
 }
 
 // The TF32 product, with 8 steps of K. A comes from registers, where each warp has 16 rows as in mma_tf32; B is contiguous along K in
@@ -372,6 +382,8 @@ __device__ inline void wgmma_tf32(const uint32_t (&a)[4], MatrixDescriptor b, fl
 #undef VBGEMM_128_SUMS
 #undef VBGEMM_SUM
 #undef VBGEMM_SUMS
+#undef VBGEMM_INTEGER_SUM
+#undef VBGEMM_INTEGER_SUMS
 #undef VBGEMM_WARPGROUP_PRODUCT
 
 #endif

@@ -15,7 +15,8 @@
 //   kFindsEarly     the first tile is found before the previous kernel of the stream has ended
 //   kEqualDepths    the tiles of a cluster have the same depth; otherwise a CTA also passes the stages that the other one's tile has more
 //   kPartialStages  products end at a tile's last step of K, behind which a stage may hold anything: clear_lines() has cleared its chunk
-//   scales(tile, warp, lane)  the StageScales of a consumer thread, of 8-bit operands
+//   scales(tile, warp, lane)  the StageScales of a consumer thread, of 8-bit operands; scale_columns(tile, lane, sums) multiplies by those
+//                   of single columns
 //   computes(tile, half)      whether a consumer warpgroup has any of the tile's results
 //   boxes(tile)     the boxes of the operands that TMA copies, by value, so that the tile need not be kept for it
 //   with_layout(tile, multiply)  calls multiply(mn_major_a, mn_major_b): whether A and B are MN-major, as compile-time constants
@@ -213,6 +214,7 @@ class PipelinedBlock {
     } else if constexpr (Cut::kBytes) {
       StageScales scales = source_.scales(tile, warp, lane);
       multiply_scaled_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
+      source_.scale_columns(tile, lane, sums);
     } else {
       Source::with_layout(tile, [&](auto mn_major_a, auto mn_major_b) __attribute__((always_inline)) {
         multiply_stages<Cut, decltype(mn_major_a)::value, decltype(mn_major_b)::value, !Source::kPartialStages>(

@@ -32,7 +32,7 @@ using MixedBlock = PipelinedBlock<Source, NoCopier, MixedEpilogue<Source>>;
   define(vbgemm_ragged_transposed_256_##kind, kind, false, false, false, 256, 1, false) \
   define(vbgemm_ragged_transposed_128_##kind, kind, false, false, false, 128, 1, false)
 
-// Of 8-bit operands.
+// Of 8-bit floats.
 #define VBGEMM_EVERY_SCALED_KERNEL(define, kind)                                    \
   VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                      \
   define(vbgemm_ragged_along_k_256_##kind, kind, true, false, false, 256, 1, false) \
@@ -68,6 +68,7 @@ VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_DECLARE, e4m3)
 VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_DECLARE, e5m2)
 VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_DECLARE, e4m3_e5m2)
 VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_DECLARE, e5m2_e4m3)
+VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_DECLARE, s8)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, f16)
 #undef VBGEMM_DECLARE

@@ -1,7 +1,9 @@
 // The mainloop of 8-bit operands, whose scales apply to 128 steps of K each: those of a stage. A stage's products are summed by the tensor
 // cores alone and then added to the sums in float32, times the stage's scales. This is also what keeps the sums exact: the tensor cores add
-// 8-bit products with some 14 bits (DeepSeek-V3, arXiv 2412.19437, section 3.3.2), so that none of their sums may be longer.
+// products of 8-bit floats with some 14 bits (DeepSeek-V3, arXiv 2412.19437, section 3.3.2), so that none of their sums may be longer.
 #pragma once
+#include <type_traits>
+
 #include "gpu/sm90/pipeline.h"
 #include "gpu/tile/arithmetic.h"
 #include "ragged.h"
@@ -49,7 +51,7 @@ class StageScales {
 
 // As multiply_stages, but always multiplies whole stages, which are zero behind the last step of K. The columns are multiplied 128 at a
 // time, because there are registers for one stage's sums of only half of the columns beside the tile's sums. While one consumer warpgroup
-// adds, the other one's products run.
+// adds, the other one's products run. A stage's sums of int8 are less than 2^22, so that they are exact in float32 too.
 template <class Cut, class Shared, class Overlapped, class Release>
 __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
                                               float (&sums)[Cut::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
@@ -64,11 +66,11 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       const MatrixDescriptor b = matrix_descriptor(stage + (Cut::kBoxesA + 2 * part) * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
-      float products[kPart][4];
+      std::conditional_t<Cut::kKind == Kind::s8, int, float> products[kPart][4];
       wgmma_fence();
 #pragma unroll
       for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
-        wgmma_fp8<Cut::kKind>(moved(a, chunk * 32), moved(b, chunk * 32), products, chunk > 0);
+        wgmma_8bit<Cut::kKind>(moved(a, chunk * 32), moved(b, chunk * 32), products, chunk > 0);
       }
       wgmma_commit_group();
       if (part == 0) overlapped();
@@ -84,7 +86,7 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
         for (int i = 0; i < 4; ++i) {
           keep_in_place(products[block][i]);
           float& sum = sums[part * kPart + block][i];
-          sum = multiply_add(products[block][i], scale[block / kHalf][i / 2], sum);
+          sum = multiply_add(static_cast<float>(products[block][i]), scale[block / kHalf][i / 2], sum);
         }
       }
     }

@@ -57,13 +57,15 @@ struct GroupParameters {
   // clusters take units in turn.
   uint32_t* next_unit;
   const void *bias, *row_scale;
-  // Of 8-bit operands: (row of lhs, block of K), and (matrix, block of columns, block of K); of a contraction, (block of columns, block of
-  // K) of either. A step is 0 where there is one block.
+  // Of 8-bit operands: (row of lhs, block of K), and (matrix, block of columns or column, block of K); of a contraction, (block of columns,
+  // block of K) of either. A step is 0 where there is one block.
   const float *lhs_scale, *rhs_scale;
   int32_t lhs_blocks, rhs_k_blocks, rhs_column_blocks;
   Activation activation;
   bool wide_results, finishes;  // finishes: the call has a bias, a row scale or an activation, or is gated
   bool accumulates;             // the results are added to what is there
+
+  __device__ bool has_column_scales() const { return rhs_scale && rhs_column_blocks == sizes.columns(); }
 };
 
 template <class CutOfGroups>
@@ -133,11 +135,12 @@ class GroupSource {
     return boxes;
   }
 
-  // Each half of a tile's columns lies in one block of scales. The second half of a gated product's tile is of the matrix's other half.
-  // Otherwise it is in the next block, or in the same one if a tile is as wide as a block.
+  // Scales of blocks. Each half of a tile's columns lies in one block. The second half of a gated product's tile is of the matrix's other
+  // half. Otherwise it is in the next block, or in the same one if a tile is as wide as a block.
   __device__ StageScales scales(const Tile& tile, int warp, int lane) const {
     const Parameters& p = parameters_;
     const float *row[StageScales::kRows] = {}, *col[StageScales::kHalves] = {};
+    const bool has_block_scales = p.rhs_scale && (Cut::kContraction || !p.has_column_scales());
     const int first = Cut::kContraction && p.rhs_k_blocks > 1 ? tile.first / kScaledDepth : 0;  // block of K
     const int k_blocks = Cut::kContraction ? p.rhs_k_blocks : p.lhs_blocks;                     // of lhs
 #pragma unroll
@@ -147,13 +150,28 @@ class GroupSource {
       row[i] = p.lhs_scale + int64_t{line} * k_blocks + first;
     }
 #pragma unroll
-    for (int i = 0; p.rhs_scale && i < StageScales::kHalves; ++i) {
+    for (int i = 0; has_block_scales && i < StageScales::kHalves; ++i) {
       const int column = p.sizes.gated ? i * p.sizes.n + tile.col : tile.col + i * (Cut::kCols / 2) / kScaledColumns * kScaledColumns;
       const int block = min(column / kScaledColumns, p.rhs_column_blocks - 1);
       const int matrix = Cut::kContraction ? 0 : tile.matrix;
       col[i] = p.rhs_scale + (int64_t{matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks + first;
     }
-    return StageScales(row, p.lhs_scale && k_blocks > 1, col, p.rhs_scale && p.rhs_k_blocks > 1);
+    return StageScales(row, p.lhs_scale && k_blocks > 1, col, has_block_scales && p.rhs_k_blocks > 1);
+  }
+
+  // Scales of single columns have all of K: they multiply the tile's sums.
+  __device__ void scale_columns(const Tile& tile, int lane, float (&sums)[Cut::kBlocks][4]) const {
+    const Parameters& p = parameters_;
+    if (Cut::kContraction || !p.has_column_scales()) return;
+    const float* const scale = p.rhs_scale + int64_t{tile.matrix} * p.rhs_column_blocks + lane % 4 * 2;
+#pragma unroll
+    for (int block = 0; block < Cut::kBlocks; ++block) {
+      const bool behind = p.sizes.gated && block >= Cut::kBlocks / 2;                                  // in the second half
+      const int col = min(tile.col + (behind ? block - Cut::kBlocks / 2 : block) * 8, p.sizes.n - 8);  // n is a multiple of 16
+      const float* const two = scale + (behind ? p.sizes.n : 0) + col;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[block][i] *= two[i % 2];
+    }
   }
 
   // Of mixed products. Scales are of single columns, or of blocks of them.
@@ -164,10 +182,10 @@ class GroupSource {
     for (int i = 0; p.rhs_scale && i < WeightScales::kColumns; ++i) {
       const int left = (p.sizes.gated ? 0 : i / 2 * 2 * Cut::kBox) + warp / 4 * Cut::kBox + warp % 4 * 16 + lane / 4 + i % 2 * 8;
       const int within = min(tile.col + left, p.sizes.n - 1), of_product = p.sizes.gated && i / 2 > 0 ? p.sizes.n + within : within;
-      const int block = p.rhs_column_blocks == p.sizes.columns() ? of_product : min(of_product / kScaledColumns, p.rhs_column_blocks - 1);
+      const int block = p.has_column_scales() ? of_product : min(of_product / kScaledColumns, p.rhs_column_blocks - 1);
       column[i] = p.rhs_scale + (int64_t{tile.matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks;
     }
-    return WeightScales(column, p.rhs_k_blocks > 1);
+    return WeightScales(column, p.rhs_scale && p.rhs_k_blocks > 1);
   }
 
   template <class Multiply>

@@ -13,7 +13,7 @@ from jax_vbgemm._src.epilogue import ACTIVATIONS, Activation, Epilogue, resolve_
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, mixed_dtypes, result_dtype
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import accumulator
-from jax_vbgemm._src.native.arithmetic import FLOAT8, arithmetic_of
+from jax_vbgemm._src.native.arithmetic import arithmetic_of
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import accumulate, composed
 from jax_vbgemm._src.ragged.indices import clamp, reported
@@ -65,9 +65,10 @@ def ragged_dot(
 
     Args:
       lhs: (m, k), or (any number, k) with `gather`. Of two `Scaled` factors the result is bfloat16 unless
-        preferred_element_type says otherwise. On GPUs of compute capability 9.0 8-bit floats are multiplied as they
-        are, with `transpose_rhs` and with scales of (1, 128) or whole rows of lhs and of (1, 128, 128) or whole
-        matrices of rhs, and summed in float32, 128 products at a time; elsewhere they are widened before the product.
+        preferred_element_type says otherwise. On GPUs of compute capability 9.0 two 8-bit floats, or int8 on both
+        sides, are multiplied as they are, with `transpose_rhs` and with scales of (1, 128) or whole rows of lhs and of
+        (1, 128, 128), whole columns or whole matrices of rhs, and summed in float32, 128 products at a time (of which
+        the sum of int8 is exact); elsewhere they are widened before the product.
         Beside rows of bfloat16 or float16, `Scaled` weights of int8 or float8_e4m3fn with `transpose_rhs` stay 8-bit in
         memory where groups have few rows (a decoding step of a mixture, which reads little but weights); their scales
         are of single columns or of 128, with all of K or 128 steps of it. Other weights are widened.
@@ -228,7 +229,8 @@ def _scaled_factors(
         return lhs, rhs, {}, preferred
     preferred = np.dtype(jnp.bfloat16 if preferred is None else preferred)
     known = arithmetic_of(lhs.dtype.name, rhs.dtype.name)
-    if known is None or known.name not in FLOAT8 or not (_fits(lhs, (1, SCALED)) and _fits(rhs, (1, SCALED, SCALED))):
+    blocks_of_rhs = [(1, SCALED, SCALED), *([(1, 1, rhs.shape[-1])] if transpose_rhs else [])]
+    if known is None or not (_fits(lhs, (1, SCALED)) and any(_fits(rhs, block) for block in blocks_of_rhs)):
         return lhs.dequantized(), rhs.dequantized(), {}, preferred
     return lhs.values, rhs.values, {"lhs_scale": lhs.scales, "rhs_scale": rhs.scales}, preferred
 

@@ -14,7 +14,7 @@ from jax_vbgemm import _core
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.native import backends
-from jax_vbgemm._src.native.arithmetic import ARITHMETICS, DTYPES, FLOAT8, arithmetic_of
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS, DTYPES, arithmetic_of
 from jax_vbgemm._src.planner import kind_of
 from jax_vbgemm._src.ragged import composed, plan
 from jax_vbgemm._src.ragged.primitive import OPERANDS, SCALED, Ragged, RaggedSizes, Shape, batch_of, sizes_of
@@ -149,11 +149,11 @@ def _why_not_kernel(
     if not all(map(compat.is_static, shapes)):  # jax.export
         return "kernels need static shapes"
     arithmetic = arithmetic_of(dtypes.lhs.name, dtypes.rhs.name)
-    is_float8 = arithmetic is not None and arithmetic.name in FLOAT8
-    if ragged.out_dtype not in (jnp.bfloat16 if is_float8 else dtype, accumulator(dtype)):
+    has_8_bits = arithmetic is not None and arithmetic.bytes == 1
+    if ragged.out_dtype not in ((jnp.bfloat16, np.float32) if has_8_bits else (dtype, accumulator(dtype))):
         return f"there is no kernel for {dtype} -> {ragged.out_dtype}"
     known = [name for name in backend.dtypes if DTYPES[name].bytes > 1]
-    if dtype.name not in known and not (is_float8 and program.on_gpu):
+    if dtype.name not in known and not (has_8_bits and program.on_gpu):
         return f"there is no kernel for {dtype} on this platform (there is for {', '.join(known)})"
     if isinstance(ragged.precision, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm):
         return f"kernels don't implement the dot algorithm {ragged.precision}"

@@ -69,7 +69,7 @@ def widened(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> ja
     blocks = {"lhs": (1, SCALED), "rhs": (1, SCALED, SCALED)}
     if ragged.contraction:
         blocks = {"lhs": (SCALED, SCALED), "rhs": (SCALED, SCALED)}
-    if ragged.is_mixed and extras["rhs_scale"].shape[-2] == rhs.shape[-2]:
+    elif "rhs_scale" in extras and extras["rhs_scale"].shape[-2] == rhs.shape[-2]:
         blocks["rhs"] = (1, 1, SCALED)
     dtype = lhs.dtype if ragged.is_mixed else np.float32
 

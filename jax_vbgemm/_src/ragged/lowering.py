@@ -96,7 +96,7 @@ def _call(operands: Sequence[jax.Array], platform: str, ragged: Ragged, planned:
         "lhs": dtype,
         "rhs": operands[1].dtype,
         "result": ragged.out_dtype,
-        "accumulator": accumulator(dtype),
+        "accumulator": accumulator(ragged.out_dtype),
         "index": np.int32,
     }
     buffers = [given[name] if name in given else jnp.zeros((0,), dtypes[OPERANDS[name].type]) for name in CALL]

@@ -61,10 +61,10 @@ class Ragged(NamedTuple):
     gradient of lhs uses slots (..., rows, terms), the inverse selection: which rows of the product each row becomes.
 
     lhs_scale and rhs_scale multiply the factors of an 8-bit product: one for each SCALED steps of K (and columns of
-    rhs), or for all of them. In a mixed product rhs alone has 8 bits and scales, those of SCALED columns, of single
-    columns or of all of them. A contraction with scales has `transpose_rhs`: then lhs and rhs are (columns, rows),
-    their scales (blocks of columns, blocks of rows), and each group's size counts as rounded up to a multiple of
-    SCALED.
+    rhs), or for all of them. Those of rhs may also be of single columns with all of K. In a mixed product rhs alone has
+    8 bits and scales, and those of single columns may be of SCALED steps of K. A contraction with scales has
+    `transpose_rhs`: then lhs and rhs are (columns, rows), their scales (blocks of columns, blocks of rows), and each
+    group's size counts as rounded up to a multiple of SCALED.
 
     The epilogue is that of ragged rows; a contraction has none. Its bias is that of the row's group. A gated product
     has 2 n columns, and an activation.

@@ -93,11 +93,11 @@ inline std::vector<DType> ragged_dtypes() {
   return dtypes;
 }
 
-// The arithmetics of 8-bit floats, of which there are pipelined kernels alone.
-inline std::vector<Kind> float8_kinds(DType lhs) {
+// The arithmetics of 8-bit factors, of which there are pipelined kernels alone.
+inline std::vector<Kind> scaled_kinds(DType lhs) {
   std::vector<Kind> kinds;
   for (int i = 0; i < kKinds; ++i) {
-    if (is_float8(static_cast<Kind>(i)) && kArithmetics[i].lhs == lhs) kinds.push_back(static_cast<Kind>(i));
+    if (has_scales(static_cast<Kind>(i)) && kArithmetics[i].lhs == lhs) kinds.push_back(static_cast<Kind>(i));
   }
   return kinds;
 }
@@ -134,7 +134,7 @@ class RandomRagged {
     if (has_scales()) draw_scales();
     if (finishes && chance(0.7)) bias_ = operand(call_.bias, call_.out_dtype, call_.groups * call_.columns(), true);
     if (finishes && real && call_.plan.tile < 0 && chance(0.7))
-      scale_ = operand(call_.row_scale, accumulator_of(call_.dtype), call_.m, true);
+      scale_ = operand(call_.row_scale, ragged_accumulator_of(call_.kind), call_.m, true);
     out_ = Numbers(call_.out_dtype, entries_ * out_entry_);
     call_.out = out_.bytes.data();
     if (call_.plan.shape != RaggedShape::none && call_.contraction && call_.out_dtype == DType::f32 && chance(0.5)) {
@@ -201,7 +201,7 @@ class RandomRagged {
       if (range.tiles_of(call.kind).empty()) call.contraction = false, call.transpose_rhs = true;
     }
     if (bytes_of(call.dtype) == 1) {
-      std::vector<Kind> kinds = float8_kinds(call.dtype);
+      std::vector<Kind> kinds = scaled_kinds(call.dtype);
       kinds.erase(std::remove_if(kinds.begin(), kinds.end(), [&](Kind kind) { return !range.has_pipeline(kind, false, true); }),
                   kinds.end());
       call.kind = kinds[uniform(0, static_cast<int64_t>(kinds.size()) - 1)];
@@ -283,7 +283,10 @@ class RandomRagged {
     if (chance(0.8)) {
       const bool in_both_halves = call_.gated && call_.n % kScaledColumns;
       call_.rhs_column_blocks = in_both_halves ? 1 : blocks(call_.columns(), kScaledColumns);
-      if (call_.is_mixed() && chance(0.5)) call_.rhs_column_blocks = call_.columns();
+      if (!call_.contraction && chance(0.5)) {
+        call_.rhs_column_blocks = call_.columns();
+        if (!call_.is_mixed()) call_.rhs_k_blocks = 1;
+      }
       rhs_scale_ = scales(call_.rhs_scale, (call_.contraction ? 1 : call_.groups) * call_.rhs_k_blocks * call_.rhs_column_blocks);
     }
   }
@@ -296,8 +299,7 @@ class RandomRagged {
     }
     if (call_.rhs_scale.data) {
       const int64_t deep = call_.rhs_k_blocks > 1 ? k / kScaledDepth : 0;
-      const bool of_columns = call_.is_mixed() && call_.rhs_column_blocks == call_.columns();
-      const int64_t across = of_columns ? col : call_.rhs_column_blocks > 1 ? col / kScaledColumns : 0;
+      const int64_t across = has_column_scales(call_) ? col : call_.rhs_column_blocks > 1 ? col / kScaledColumns : 0;
       const int64_t block = (matrix * call_.rhs_column_blocks + across) * call_.rhs_k_blocks + deep;
       scale *= rhs_scale_.values[first(call_.rhs_scale, entry) + block].real();
     }
@@ -369,7 +371,7 @@ class RandomRagged {
       for (int64_t r = row; r < row + rows; ++r) {
         const int64_t x = first(call_.lhs, entry) + (along_k() ? i / n * call_.m + r : r * lhs_columns + left + i / n);
         const int64_t y = first(call_.rhs, entry) + (along_k() ? i % n * call_.m + r : r * rhs_columns + right + i % n);
-        const double scale = is_float8(call_.kind) ? scale_of_columns(entry, r, i / n, i % n) : 1;
+        const double scale = has_scales() ? scale_of_columns(entry, r, i / n, i % n) : 1;
         sum += lhs_.values[x] * rhs_.values[y] * scale, magnitude += lhs_.sizes[x] * rhs_.sizes[y] * scale;
       }
       expect("contraction", out_, entry * out_entry_ + matrix * k * n + i, sum, magnitude, rows);
@@ -389,7 +391,8 @@ class RandomRagged {
         magnitude = magnitude * std::abs(up) + std::abs(sum) * other, sum *= up;
       }
       if (call_.row_scale.data) sum *= scale_.values[r];
-      expect("rows", out_, entry * out_entry_ + i, sum, magnitude, call_.k);
+      // int8 is summed exactly within a block.
+      expect("rows", out_, entry * out_entry_ + i, sum, magnitude, call_.kind == Kind::s8 ? tiles_over(call_.k, kScaledDepth) : call_.k);
       written[i] = true;
     }
   }
@@ -414,7 +417,7 @@ class RandomRagged {
 
   // Whether a contraction has its factors as (columns, rows).
   bool along_k() const { return call_.contraction && call_.transpose_rhs; }
-  bool has_scales() const { return is_float8(call_.kind) || call_.is_mixed(); }
+  bool has_scales() const { return vbgemm::has_scales(call_.kind) || call_.is_mixed(); }
   bool has_second() const { return call_.halves == RaggedHalves::columns || call_.halves == RaggedHalves::k; }
 
   RaggedCall call_;

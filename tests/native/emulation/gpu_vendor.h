@@ -321,17 +321,24 @@ inline void wgmma_from_registers(const uint32_t (&a)[4], MatrixDescriptor b, flo
   }
 }
 
-template <Kind kKind>
-inline void wgmma_fp8(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4], bool adds) {
+template <Kind kKind, class Sum>
+inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, Sum (&sums)[16][4], bool adds) {
   using A = Element<arithmetic_of(kKind).lhs>;
   using B = Element<arithmetic_of(kKind).rhs>;
+  const auto number = [](auto x) {
+    if constexpr (std::is_integral_v<decltype(x)>) {
+      return static_cast<double>(x);
+    } else {
+      return double{widen(x)};
+    }
+  };
   const int thread = thread_index() % 128, lane = thread % 32, first_row = thread / 32 * 16 + lane / 4;
   for (int block = 0; block < 16; ++block) {
     for (int i = 0; i < 4; ++i) {
       const int row = first_row + i / 2 * 8, col = 8 * block + lane % 4 * 2 + i % 2;
       double sum = adds ? sums[block][i] : 0;
-      for (int k = 0; k < 32; ++k) sum += double{widen(a.at<A>(false, row, k))} * double{widen(b.at<B>(false, col, k))};
-      sums[block][i] = emulation::cut_off<float>(sum);
+      for (int k = 0; k < 32; ++k) sum += number(a.at<A>(false, row, k)) * number(b.at<B>(false, col, k));
+      sums[block][i] = emulation::cut_off<Sum>(sum);
     }
   }
 }

@@ -37,7 +37,7 @@ std::vector<int32_t> linked_tiles(Kind kind) {
 bool has_linked_pipeline(Kind kind, bool contraction, bool transpose_rhs) {
   RaggedCall call{};
   call.dtype = arithmetic_of(kind).lhs, call.rhs_dtype = arithmetic_of(kind).rhs,
-  call.out_dtype = is_float8(kind) ? DType::bf16 : call.dtype;
+  call.out_dtype = has_scales(kind) ? DType::bf16 : call.dtype;
   call.kind = kind, call.contraction = contraction, call.transpose_rhs = transpose_rhs;
   call.plan = {RaggedShape::wide, 0, -1};
   return has_ragged_kernel(call);
@@ -46,7 +46,7 @@ bool has_linked_pipeline(Kind kind, bool contraction, bool transpose_rhs) {
 // Whether any kernel that computes a type is linked.
 bool is_linked(DType dtype) {
   if (bytes_of(dtype) == 1) {
-    for (const Kind kind : float8_kinds(dtype)) {
+    for (const Kind kind : scaled_kinds(dtype)) {
       if (has_linked_pipeline(kind, false, true)) return true;
     }
     return false;
@@ -86,7 +86,7 @@ bool check(uint64_t seed, int calls, const std::vector<DType>& dtypes, bool mixe
 
 std::vector<DType> all_dtypes() {
   std::vector<DType> dtypes = ragged_dtypes();
-  for (const DType dtype : {DType::e4m3, DType::e5m2}) dtypes.push_back(dtype);
+  for (const DType dtype : {DType::e4m3, DType::e5m2, DType::s8}) dtypes.push_back(dtype);
   return dtypes;
 }
 
