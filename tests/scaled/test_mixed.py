@@ -98,3 +98,24 @@ def test_weights_stay_narrow_where_groups_have_few_rows():
     assert chosen(8 * 400, hint=4).parts == {}
     assert "multiples of 16" in chosen(8 * 4, k=264).parts["scales"]
     assert "scales" in chosen(8 * 4, dtypes=(np.float32, np.int8)).parts
+
+
+def test_bad_partners_of_scaled_weights():
+    weights = vb.quantize(drawn((GROUPS, N, K)), "int8", block=(1, -1))
+    with pytest.raises(ValueError, match="lhs is int32 beside a Scaled"):
+        vb.ragged_dot(jnp.ones((ROWS, K), np.int32), weights, SIZES, transpose_rhs=True)
+    with pytest.raises(ValueError, match="lhs is float8_e4m3fn beside a Scaled"):
+        vb.ragged_dot(jnp.ones((ROWS, K), jnp.float8_e4m3fn), weights, SIZES, transpose_rhs=True)
+    with pytest.raises(TypeError, match="a pair with a Scaled"):
+        vb.ragged_dot(jnp.ones((ROWS, K)), (weights, weights), SIZES, transpose_rhs=True)
+
+
+@pytest.mark.parametrize("block", [(1, -1), (1, 32)])
+def test_scaled_weights_have_no_sums_of_gradients(block):
+    weights = vb.quantize(drawn((GROUPS, N, K)), "int8", block=block)
+    sums = jax.new_ref(jnp.zeros((GROUPS, N, K)))
+    with pytest.raises(ValueError, match="rhs is Scaled"):
+        vb.ragged_dot(drawn((ROWS, K)), weights, SIZES, transpose_rhs=True, rhs_gradient=sums)
+    x, routing = drawn((6, K)), vb.moe.route(drawn((6, GROUPS)), 1)
+    with pytest.raises(ValueError, match="Scaled already"):
+        vb.moe.expert_mlp(x, weights, weights.mT, routing, transpose_rhs=True, quantized=True, gated=False)

@@ -102,5 +102,7 @@ def expert_parallel(
         raise ValueError(
             f"{name}: function returned {results.shape} for rows {rows.shape}: it must return one row for each"
         )
+    if not jnp.issubdtype(results.dtype, jnp.number):
+        raise ValueError(f"{name}: function returned {results.dtype}: its results must be numbers, which are added")
     results = jnp.where(exists, results, jnp.zeros((), results.dtype))
     return back(select_rows(results, places, selected))

@@ -383,6 +383,10 @@ def expert_mlp(
     of_gate_up, of_down = (None, None) if lora is None else _of_pair(name, "lora", lora, OF_BOTH_PRODUCTS)
     experts_8 = None
     if quantized is not None:
+        if any(isinstance(array, Scaled) for array in (*weights, down)):
+            raise ValueError(
+                f"{name}: quantized is for training with wide weights, but gate_up or down is Scaled already"
+            )
         known, _ = resolve_activation(name, activation)
         plain = gated and all(x is None for x in (gate, bias, lora, gradients))
         if known is None or not plain or pair or interleaved or any(transposes):

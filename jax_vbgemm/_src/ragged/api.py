@@ -111,7 +111,8 @@ def ragged_dot(
         vmap over operands while the Ref is not mapped (at axis 0).
       implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
       group_size_hint: the typical size of groups, or a sequence with the typical size of each group. It guides the
-        choice of tiles and changes no result.
+        choice of tiles and changes no result, except that it decides whether `Scaled` weights beside rows of 16 bits
+        are widened: to the rows' dtype, in which a weight is rounded and may overflow.
 
     Returns:
       (m, n).
@@ -125,11 +126,17 @@ def ragged_dot(
     name = "ragged_dot"
     second = None
     scales: dict[str, jax.Array] = {}
+    if isinstance(rhs, Scaled) and rhs_gradient is not None:
+        raise ValueError(f"{name}: rhs_gradient is for weights that have a gradient, but rhs is Scaled")
     if isinstance(lhs, Scaled) or isinstance(rhs, Scaled):
         lhs, rhs, scales, preferred_element_type = _scaled_factors(
             name, lhs, rhs, preferred_element_type, transpose_rhs=bool(transpose_rhs)
         )
     if isinstance(rhs, tuple | list):
+        if any(isinstance(array, Scaled) for array in rhs):
+            raise TypeError(
+                f"{name}: rhs is a pair with a Scaled: moe.gated_dot and moe.expert_mlp take one, two products"
+            )
         rhs, second = _pair(name, rhs)
         if rhs_gradient is not None:
             raise ValueError(f"{name}: rhs_gradient is for one array rhs, but rhs is a pair")
@@ -183,8 +190,6 @@ def ragged_dot(
     extras = ({} if second is None else {"second": second.astype(rhs.dtype)}) | scales
     if group_offset is not None:
         extras["group_offset"] = scalar_integer(name, "group_offset", group_offset)
-    if rhs_gradient is not None and scales:
-        raise ValueError(f"{name}: rhs_gradient is for weights that have a gradient, but rhs is Scaled")
     if rhs_gradient is not None:
         check_sums(name, "rhs_gradient", rhs_gradient, "rhs", rhs.shape, rhs.dtype)
     operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **of_epilogue, **extras, **selection}
@@ -221,7 +226,13 @@ def _scaled_factors(
     primitive does not know, or beside one that is not scaled, is converted."""
     if not (isinstance(lhs, Scaled) and isinstance(rhs, Scaled)):
         other = rhs if isinstance(lhs, Scaled) else lhs
-        dtype = as_array(name, "rhs" if other is rhs else "lhs", other).dtype
+        argument = "rhs" if other is rhs else "lhs"
+        dtype = as_array(name, argument, other).dtype
+        if not jnp.issubdtype(dtype, jnp.inexact) or dtype.itemsize == 1:
+            raise ValueError(
+                f"{name}: {argument} is {dtype} beside a Scaled: it must be floating-point of 16 bits or more, "
+                "or Scaled"
+            )
         if transpose_rhs and other is lhs and is_mixed(dtype, rhs) and preferred in (None, dtype, np.float32):
             preferred = np.dtype(dtype if preferred is None else preferred)
             return jnp.asarray(lhs), rhs.values, {"rhs_scale": rhs.scales}, preferred
