@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from newest_files import NEVER, duration, rows_of, table
-from newest_optimizers import devices, experts, moe_peers, muon, muon_errors, muon_iterations
+from newest_optimizers import devices, experts, mixed, moe_peers, muon, muon_errors, muon_iterations
 from newest_uses import draw, headline, overview, traced
 
 ROOT = Path(__file__).parents[1]
@@ -172,6 +172,7 @@ REGIONS: dict[str, tuple[Sequence[Path], Callable[[], list[str]]]] = {
     "muon_errors": ([DOCS / "guides" / "optax.md"], muon_errors),
     "muon_iterations": ([DOCS / "guides" / "optax.md"], muon_iterations),
     "devices": ([DOCS / "guides" / "many_devices.md"], devices),
+    "mixed": ([DOCS / "guides" / "moe.md"], mixed),
     "moe_peers": ([DOCS / "guides" / "moe.md"], moe_peers),
     "experts": ([DOCS / "guides" / "many_devices.md"], experts),
     "irreps": ([DOCS / "guides" / "irreps.md"], irreps),

@@ -126,3 +126,12 @@ def moe_peers() -> list[str]:
     lines.sort(key=lambda line: list(PEERS.values()).index(line[0]))
     head = ("layer", "tokens", "", "ours (us)", "dense (us)", "ours / dense", "torch `_grouped_mm`", "`lax.ragged_dot`")
     return table(head, lines)
+
+
+def mixed() -> list[str]:
+    lines = []
+    for row in rows_of("h200_ragged_mixed.csv"):
+        speedup = "" if row["weights"] == "bfloat16" else f" ({float(row['speedup']):.2f}x)"
+        us = float(row["up_us"]) + float(row["down_us"])
+        lines.append((row["rows"], row["weights"], f"{row['up_us']}", f"{row['down_us']}", f"{us:.0f}{speedup}"))
+    return table(("rows", "weights and their scales", "gate and up (us)", "down (us)", "both (us)"), lines)
