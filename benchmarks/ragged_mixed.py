@@ -1,6 +1,6 @@
 """Decoding steps of mixtures: rows of bfloat16 with weights in 8 bits beside weights in bfloat16.
 
-The sum of the kernels of a gated product (gate and up, silu) and of the one behind it, in a profile, with random groups.
+The sum of the kernels of a gated product (gate and up, silu) and of the one behind it, in a profile, random groups.
 
     python benchmarks/ragged_mixed.py --csv ragged_mixed.csv
 """
