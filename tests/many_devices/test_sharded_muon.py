@@ -202,6 +202,28 @@ def test_muon_on_an_explicit_mesh():
     assert_close(jax.device_get(results), expected)
 
 
+@pytest.mark.parametrize("shardings", [None, P()])
+def test_slices_that_are_said_to_be_whole(shardings):
+    """Refused by newton_schulz and by Muon, on two axes too; a mean over the devices is the same everywhere."""
+    params = {"w": oracle.random((8, 6), "float64"), "bias": oracle.random((8,), "float64")}
+    options = {"mesh_axis": ("x", "y"), "shardings": shardings}
+
+    def raises(function, spec, name):
+        with pytest.raises(
+            ValueError, match=rf"tree\['w'\] varies over the mesh axis {name}, .* in shardings, .*pmean"
+        ):
+            jax.make_jaxpr(jax.shard_map(function, mesh=mesh(2, 2), in_specs=(spec,), out_specs=spec))(params)
+
+    raises(lambda tree: vb.newton_schulz({"w": tree["w"]}, 1, **options), P(("x", "y")), "'x' x 'y'")
+    raises(functools.partial(muon_step, **options), P("y"), "'y'")
+
+    def whole(tree):
+        return vb.newton_schulz(jax.lax.pmean(jax.lax.all_gather(tree["w"], "x", tiled=True), "x"), 1, mesh_axis="x")
+
+    spread = jax.jit(jax.shard_map(whole, mesh=mesh(2), in_specs=P("x"), out_specs=P()))
+    assert_close(spread(params), vb.newton_schulz(params["w"], 1))
+
+
 def test_what_is_wrong_is_named():
     tree = {"a": jnp.ones((3, 4)), "b": jnp.ones((8, 8))}
     devices = mesh(4, 2)

@@ -98,6 +98,18 @@ def sharded_axis(where: str, shape: Sequence[int], sharding: Any, axes: MeshAxes
     return found - len(shape)
 
 
+def refuse_varying(where: str, x: jax.Array, axes: MeshAxes) -> None:
+    """Raises ValueError where the type of an array that all devices of the enclosing shard_map shall hold says that it
+    varies over `axes`. With check_vma=False types don't tell it."""
+    names = [name for name in axes.names if name in jax.typeof(x).mat.varying]
+    if names:
+        raise ValueError(
+            f"{where} varies over the mesh axis {' x '.join(map(repr, names))}, but no sharding calls it a slice: "
+            "give its PartitionSpec in shardings, or, if its values are equal on all devices along this axis, use "
+            "jax.lax.pmean, whose result does not vary"
+        )
+
+
 def spec_of(sharding: Any) -> Any:
     """The PartitionSpec of a NamedSharding; anything else as it is."""
     return sharding.spec if isinstance(sharding, jax.sharding.NamedSharding) else sharding

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.many_devices.divided import divided
-from jax_vbgemm._src.many_devices.stack import sharded_axis, spec_of, whole_shape
+from jax_vbgemm._src.many_devices.stack import refuse_varying, sharded_axis, spec_of, whole_shape
 from jax_vbgemm._src.matmul.api import AnyPlanner
 from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.newton_schulz.cost import least_saved_seconds, matrix_seconds
@@ -55,6 +55,9 @@ def over_devices(
         sharded_axis(f"newton_schulz: {written(index)}", leaf.shape, _explicit(leaf) or sharding, axes)
         for index, (leaf, sharding) in enumerate(zip(leaves, shardings, strict=True))
     ]
+    for index, (leaf, axis) in enumerate(zip(leaves, held, strict=True)):
+        if axes.manual and axis is None:
+            refuse_varying(f"newton_schulz: {written(index)}", leaf, axes)
     wholes = [
         jax.ShapeDtypeStruct(whole_shape(leaf.shape, axis, axes), leaf.dtype)
         for leaf, axis in zip(leaves, held, strict=True)
