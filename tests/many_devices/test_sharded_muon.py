@@ -234,8 +234,15 @@ def test_what_is_wrong_is_named():
         run(shardings=P("x"))
     with pytest.raises(ValueError, match=r"tree\['b'\] has the sharding .*'z' is not an axis of the mesh"):
         run(shardings={"a": None, "b": P("z")})
-    with pytest.raises(ValueError, match=r"shardings don't fit the tree"):
-        run(shardings={"a": None})
+    fit = "shardings don't fit the tree"
+    for given, what in (
+        ({"a": None}, r"tree has the key 'b' but shardings has not; .* not orthogonalised the entry None"),
+        ({"b": None, "w": P(), "z": P()}, "shardings has the keys 'w', 'z' but tree has not"),
+        ((P(), P()), "shardings is a tuple but tree is a dict"),
+        ({"a": None, "b": [P()]}, r"shardings\['b'\] is a list but tree\['b'\] is an array"),
+    ):
+        with pytest.raises(ValueError, match=f"{fit}: {what}"):
+            run(shardings=given)
     with pytest.raises(TypeError, match=r"tree\['a'\] has the sharding 3: it must be a PartitionSpec"):
         run(shardings={"a": 3, "b": None})
     with pytest.raises(ValueError, match=r"tree\['b'\] has the sharding .*, but its shape is \(8, 8\)"):

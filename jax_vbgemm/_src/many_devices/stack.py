@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.util.mesh_axes import MeshAxes
+from jax_vbgemm._src.util.structure import difference
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,12 @@ def shardings_of(
     try:
         parts = of_prefix.flatten_up_to(tree)
     except ValueError as error:
-        raise ValueError(f"{name}: shardings don't fit the tree: {error}") from None
+        entries = jax.tree.map(lambda _: 0, given, is_leaf=_is_sharding)  # None is an entry, too
+        where = difference("shardings", entries, "tree", tree, prefix=True) or error
+        raise ValueError(
+            f"{name}: shardings don't fit the tree: {where}; each leaf needs an entry, its own or that of a subtree, "
+            "and leaves that are replicated or not orthogonalised the entry None"
+        ) from None
     counts = [len(jax.tree.leaves(part, is_leaf=is_leaf)) for part in parts]
     return [sharding for sharding, count in zip(prefix, counts, strict=True) for _ in range(count)]
 
