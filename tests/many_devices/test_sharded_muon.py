@@ -224,6 +224,19 @@ def test_slices_that_are_said_to_be_whole(shardings):
     assert_close(spread(params), vb.newton_schulz(params["w"], 1))
 
 
+def test_shardings_of_arrays_that_were_not_placed():
+    """A SingleDeviceSharding is None on a mesh of one device, and refused on a mesh of several."""
+    params, _ = muon_case()
+    shardings = jax.tree.map(lambda x: x.sharding, params)
+    step = functools.partial(muon_step, params, mesh_axis="x", shardings=shardings)
+    alone = jax.make_jaxpr(functools.partial(muon_step, params, mesh_axis="x", mesh=mesh(1)))()
+    assert str(jax.make_jaxpr(functools.partial(step, mesh=mesh(1)))()) == str(alone)
+    with pytest.raises(ValueError, match=r"tree\['columns'\] has a SingleDeviceSharding, but the mesh has 4 devices"):
+        step(mesh=mesh(4))
+    with pytest.raises(ValueError, match=r"newton_schulz: tree has a SingleDeviceSharding, but the mesh has 4 devices"):
+        vb.newton_schulz(params["rows"], mesh_axis="x", mesh=mesh(4), shardings=params["rows"].sharding)
+
+
 def test_what_is_wrong_is_named():
     tree = {"a": jnp.ones((3, 4)), "b": jnp.ones((8, 8))}
     devices = mesh(4, 2)
@@ -247,6 +260,9 @@ def test_what_is_wrong_is_named():
         run(shardings={"a": 3, "b": None})
     with pytest.raises(ValueError, match=r"tree\['b'\] has the sharding .*, but its shape is \(8, 8\)"):
         run(shardings={"a": None, "b": P(None, None, "x")})
+    for spec in P("x", "x"), P(("y", "y")):
+        with pytest.raises(ValueError, match=r"newton_schulz: tree\['b'\] has the sharding .*, which names '.' twice"):
+            run(shardings={"a": None, "b": spec})
 
     def inside(function, spec):
         return jax.jit(jax.shard_map(function, mesh=devices, in_specs=spec, out_specs=spec, check_vma=False))
