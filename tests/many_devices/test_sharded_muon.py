@@ -210,7 +210,7 @@ def test_slices_that_are_said_to_be_whole(shardings):
 
     def raises(function, spec, name):
         with pytest.raises(
-            ValueError, match=rf"tree\['w'\] varies over the mesh axis {name}, .* in shardings, .*pmean"
+            ValueError, match=rf"tree\['w'\] varies over the mesh axis {name}, .* in shardings; .*pmean"
         ):
             jax.make_jaxpr(jax.shard_map(function, mesh=mesh(2, 2), in_specs=(spec,), out_specs=spec))(params)
 

@@ -94,15 +94,17 @@ def sharded_axis(where: str, shape: Sequence[int], spec: Any, axes: MeshAxes) ->
     return found - len(shape)
 
 
-def refuse_varying(where: str, x: jax.Array, axes: MeshAxes) -> None:
+def refuse_varying(where: str, x: jax.Array, axes: MeshAxes, slices: str) -> None:
     """Raises ValueError where the type of an array that all devices of the enclosing shard_map shall hold says that it
-    varies over `axes`. With check_vma=False types don't tell it."""
+    varies over `axes`. With check_vma=False types don't tell it.
+
+    slices: what the caller of a function of slices shall do.
+    """
     names = [name for name in axes.names if name in jax.typeof(x).mat.varying]
     if names:
         raise ValueError(
-            f"{where} varies over the mesh axis {' x '.join(map(repr, names))}, but no sharding calls it a slice: "
-            "give its PartitionSpec in shardings, or, if its values are equal on all devices along this axis, use "
-            "jax.lax.pmean, whose result does not vary"
+            f"{where} varies over the mesh axis {' x '.join(map(repr, names))}, along which all devices must hold the "
+            f"same array: {slices}; equal arrays don't vary after jax.lax.pmean"
         )
 
 

@@ -58,7 +58,8 @@ def over_devices(
     ]
     for index, (leaf, axis) in enumerate(zip(leaves, held, strict=True)):
         if axes.manual and axis is None:
-            refuse_varying(f"newton_schulz: {written(index)}", leaf, axes)
+            slices = "slices of matrices need their PartitionSpecs in shardings"
+            refuse_varying(f"newton_schulz: {written(index)}", leaf, axes, slices)
     wholes = [
         jax.ShapeDtypeStruct(whole_shape(leaf.shape, axis, axes), leaf.dtype)
         for leaf, axis in zip(leaves, held, strict=True)
