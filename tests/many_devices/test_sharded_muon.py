@@ -202,6 +202,41 @@ def test_muon_on_an_explicit_mesh():
     assert_close(jax.device_get(results), expected)
 
 
+@pytest.mark.parametrize("shardings", [None, P()])
+def test_slices_that_are_said_to_be_whole(shardings):
+    """Refused by newton_schulz and by Muon, on two axes too; a mean over the devices is the same everywhere."""
+    params = {"w": oracle.random((8, 6), "float64"), "bias": oracle.random((8,), "float64")}
+    options = {"mesh_axis": ("x", "y"), "shardings": shardings}
+
+    def raises(function, spec, name):
+        with pytest.raises(
+            ValueError, match=rf"tree\['w'\] varies over the mesh axis {name}, .* in shardings; .*pmean"
+        ):
+            jax.make_jaxpr(jax.shard_map(function, mesh=mesh(2, 2), in_specs=(spec,), out_specs=spec))(params)
+
+    raises(lambda tree: vb.newton_schulz({"w": tree["w"]}, 1, **options), P(("x", "y")), "'x' x 'y'")
+    raises(functools.partial(muon_step, **options), P("y"), "'y'")
+
+    def whole(tree):
+        return vb.newton_schulz(jax.lax.pmean(jax.lax.all_gather(tree["w"], "x", tiled=True), "x"), 1, mesh_axis="x")
+
+    spread = jax.jit(jax.shard_map(whole, mesh=mesh(2), in_specs=P("x"), out_specs=P()))
+    assert_close(spread(params), vb.newton_schulz(params["w"], 1))
+
+
+def test_shardings_of_arrays_that_were_not_placed():
+    """A SingleDeviceSharding is None on a mesh of one device, and refused on a mesh of several."""
+    params, _ = muon_case()
+    shardings = jax.tree.map(lambda x: x.sharding, params)
+    step = functools.partial(muon_step, params, mesh_axis="x", shardings=shardings)
+    alone = jax.make_jaxpr(functools.partial(muon_step, params, mesh_axis="x", mesh=mesh(1)))()
+    assert str(jax.make_jaxpr(functools.partial(step, mesh=mesh(1)))()) == str(alone)
+    with pytest.raises(ValueError, match=r"tree\['columns'\] has a SingleDeviceSharding, but the mesh has 4 devices"):
+        step(mesh=mesh(4))
+    with pytest.raises(ValueError, match=r"newton_schulz: tree has a SingleDeviceSharding, but the mesh has 4 devices"):
+        vb.newton_schulz(params["rows"], mesh_axis="x", mesh=mesh(4), shardings=params["rows"].sharding)
+
+
 def test_what_is_wrong_is_named():
     tree = {"a": jnp.ones((3, 4)), "b": jnp.ones((8, 8))}
     devices = mesh(4, 2)
@@ -212,12 +247,22 @@ def test_what_is_wrong_is_named():
         run(shardings=P("x"))
     with pytest.raises(ValueError, match=r"tree\['b'\] has the sharding .*'z' is not an axis of the mesh"):
         run(shardings={"a": None, "b": P("z")})
-    with pytest.raises(ValueError, match=r"shardings don't fit the tree"):
-        run(shardings={"a": None})
+    fit = "shardings don't fit the tree"
+    for given, what in (
+        ({"a": None}, r"tree has the key 'b' but shardings has not; .* not orthogonalised the entry None"),
+        ({"b": None, "w": P(), "z": P()}, "shardings has the keys 'w', 'z' but tree has not"),
+        ((P(), P()), "shardings is a tuple but tree is a dict"),
+        ({"a": None, "b": [P()]}, r"shardings\['b'\] is a list but tree\['b'\] is an array"),
+    ):
+        with pytest.raises(ValueError, match=f"{fit}: {what}"):
+            run(shardings=given)
     with pytest.raises(TypeError, match=r"tree\['a'\] has the sharding 3: it must be a PartitionSpec"):
         run(shardings={"a": 3, "b": None})
     with pytest.raises(ValueError, match=r"tree\['b'\] has the sharding .*, but its shape is \(8, 8\)"):
         run(shardings={"a": None, "b": P(None, None, "x")})
+    for spec in P("x", "x"), P(("y", "y")):
+        with pytest.raises(ValueError, match=r"newton_schulz: tree\['b'\] has the sharding .*, which names '.' twice"):
+            run(shardings={"a": None, "b": spec})
 
     def inside(function, spec):
         return jax.jit(jax.shard_map(function, mesh=devices, in_specs=spec, out_specs=spec, check_vma=False))

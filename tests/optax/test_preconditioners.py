@@ -370,6 +370,24 @@ def test_decompositions_are_divided(make, where):
     assert_close(jax.device_get(found), jax.jit(three)(params), 1e-9)
 
 
+@pytest.mark.multidevice(8)
+@pytest.mark.parametrize("make", [soap, shampoo])
+def test_slices_inside_shard_map_are_refused(make):
+    """A parameter without factors may be a slice."""
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    optimizer = make(0.1, mesh_axis="d")
+
+    def traced(specs):
+        step = jax.shard_map(
+            lambda x: optimizer.update(x, optimizer.init(x), x)[0], mesh=mesh, in_specs=(specs,), out_specs=specs
+        )
+        return jax.eval_shape(step, {"w": jnp.ones((4, 3)), "b": jnp.ones(4)})
+
+    assert traced({"w": P(), "b": P("d")})["w"].shape == (4, 3)
+    with pytest.raises(ValueError, match=rf"{make.__name__}: updates\['w'\] varies over the mesh axis 'd', .*jax.jit"):
+        traced({"w": P("d"), "b": P()})
+
+
 @pytest.mark.parametrize("make", slow_except([soap, shampoo], [shampoo]))
 def test_in_an_nnx_optimizer(make):
     """Three steps, which equal those of the functional style."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jax_vbgemm._src.many_devices.specs import names_of
 from jax_vbgemm._src.util.mesh_axes import MeshAxes
 
 
@@ -48,7 +49,7 @@ def stack_of(shape: Sequence[int], dtype: Any, axis: int | None, sent: Any = Non
     return Stack(folded, dtype, sent if narrow and side != -3 else dtype, side)
 
 
-def sharded_axis(where: str, shape: Sequence[int], sharding: Any, axes: MeshAxes) -> int | None:
+def sharded_axis(where: str, shape: Sequence[int], spec: Any, axes: MeshAxes) -> int | None:
     """The axis of an array, counted from its end, along which the devices of `axes` shall hold equal parts; None for an
     array that all of them shall hold.
 
@@ -57,19 +58,14 @@ def sharded_axis(where: str, shape: Sequence[int], sharding: Any, axes: MeshAxes
     Args:
       where: the function and the array, with which messages begin.
       shape: of the whole array, or inside a shard_map over the axes of what each device holds.
-      sharding: a PartitionSpec, a NamedSharding, or None for a replicated array. Outside of shard_map, other axes than
-        `axes` don't matter.
+      spec: a PartitionSpec, or None for a replicated array. Outside of shard_map, other axes than `axes` don't matter.
 
     Raises:
-      TypeError: sharding is none of these.
-      ValueError: it has more entries than the array has axes, or names an unknown axis; its devices don't divide the
+      ValueError: spec has more entries than the array has axes, or names an unknown axis; its devices don't divide the
         axis of the array; or, inside shard_map, devices hold other parts of the array.
     """
-    spec = spec_of(sharding)
     if spec is None:
         return None
-    if not isinstance(spec, jax.P):
-        raise TypeError(f"{where} has the sharding {sharding!r}: it must be a PartitionSpec, a NamedSharding or None")
     if len(spec) > len(shape):
         raise ValueError(f"{where} has the sharding {spec}, but its shape is {tuple(shape)}")
     found, sharded = None, False
@@ -98,14 +94,18 @@ def sharded_axis(where: str, shape: Sequence[int], sharding: Any, axes: MeshAxes
     return found - len(shape)
 
 
-def spec_of(sharding: Any) -> Any:
-    """The PartitionSpec of a NamedSharding; anything else as it is."""
-    return sharding.spec if isinstance(sharding, jax.sharding.NamedSharding) else sharding
+def refuse_varying(where: str, x: jax.Array, axes: MeshAxes, slices: str) -> None:
+    """Raises ValueError where the type of an array that all devices of the enclosing shard_map shall hold says that it
+    varies over `axes`. With check_vma=False types don't tell it.
 
-
-def names_of(entry: Any) -> tuple[str, ...]:
-    """The mesh axes of an entry of a PartitionSpec."""
-    return (entry,) if isinstance(entry, str) else entry if isinstance(entry, tuple) else ()
+    slices: what the caller of a function of slices shall do.
+    """
+    names = [name for name in axes.names if name in jax.typeof(x).mat.varying]
+    if names:
+        raise ValueError(
+            f"{where} varies over the mesh axis {' x '.join(map(repr, names))}, along which all devices must hold the "
+            f"same array: {slices}; equal arrays don't vary after jax.lax.pmean"
+        )
 
 
 def whole_shape(shape: Sequence[int], axis: int | None, axes: MeshAxes) -> tuple[int, ...]:
@@ -122,33 +122,3 @@ def axis_spec(rank: int, axis: int | None, axes: MeshAxes) -> Any:
         return jax.P()
     entry = axes.names if len(axes.names) > 1 else axes.names[0]
     return jax.P(*(entry if position == rank + axis else None for position in range(rank)))
-
-
-def shardings_of(
-    name: str, given: Any, tree: Any, mesh_axis: Any, is_leaf: Callable[[Any], bool] | None = None
-) -> list[Any]:
-    """The sharding of each leaf of a tree.
-
-    given: a PartitionSpec, a NamedSharding or None for each leaf or subtree, or a function of the tree that returns
-    that.
-
-    Raises:
-      ValueError: given has another structure than the tree, or there is no mesh_axis.
-    """
-    if given is None:
-        return [None] * len(jax.tree.leaves(tree, is_leaf=is_leaf))
-    if mesh_axis is None:
-        raise ValueError(f"{name}: shardings without mesh_axis: the mesh axes whose devices share the work")
-    given = given(tree) if callable(given) else given
-    prefix: list[Any] = jax.tree.leaves(given, is_leaf=_is_sharding)
-    of_prefix: Any = jax.tree.structure(given, is_leaf=_is_sharding)
-    try:
-        parts = of_prefix.flatten_up_to(tree)
-    except ValueError as error:
-        raise ValueError(f"{name}: shardings don't fit the tree: {error}") from None
-    counts = [len(jax.tree.leaves(part, is_leaf=is_leaf)) for part in parts]
-    return [sharding for sharding, count in zip(prefix, counts, strict=True) for _ in range(count)]
-
-
-def _is_sharding(x: Any) -> bool:
-    return x is None or isinstance(x, jax.P | jax.sharding.Sharding)

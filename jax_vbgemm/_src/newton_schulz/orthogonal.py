@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.many_devices.stack import shardings_of
+from jax_vbgemm._src.many_devices.specs import specs_of
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
 from jax_vbgemm._src.matmul.into import check_windows
 from jax_vbgemm._src.matmul.options import checked_implementation
@@ -101,10 +101,13 @@ def newton_schulz(
         None: every device treats all matrices that it holds.
       mesh: the mesh of the axis; None: that of the enclosing jax.set_mesh or shard_map.
       shardings: how leaves are sharded over mesh_axis: a PartitionSpec, a NamedSharding or None for each leaf, or for
-        each subtree; or a function of `tree` that returns that. For leaves with explicit axes, their types tell it.
-        An array whose rows, columns or batch are divided along mesh_axis is not gathered: the slices of each matrix are
-        sent to the device that treats it, and the slices of its result back. Results are sharded in the same way.
-        Inside shard_map, leaves are what the device holds. None: leaves are replicated, or gathered.
+        each subtree; or a function of `tree` that returns that. For leaves with explicit axes, their types tell it. A
+        SingleDeviceSharding is None on a mesh of one device. An array whose rows, columns or batch are divided along
+        mesh_axis is not gathered: the slices of each matrix are sent to the device that treats it, and the slices of
+        its result back. Results are sharded in the same way. Inside shard_map, leaves are what the device holds. None:
+        leaves are replicated, or gathered; inside shard_map all devices along mesh_axis must then hold the same leaf.
+        A leaf whose type says that it varies over mesh_axis is refused; jax.lax.pmean of equal leaves gives a type that
+        does not vary. With check_vma=False types don't tell it, and slices without shardings give wrong results.
 
     Returns:
       A pytree of the structure, shapes and dtypes of `tree`; its leaves are arrays, or views where `into` has them.
@@ -114,8 +117,9 @@ def newton_schulz(
         has one that is neither () nor (leaves,), steps is negative, preconditioning is unknown, preconditioning is
         "aol" and symbolic sizes don't determine which is larger, gram is none of its values, or True for iterates in
         bfloat16, into does not fit the tree or is given for a RaggedArray, mesh_axis is not an axis of the mesh,
-        mesh_axis is given and a size is symbolic, or shardings don't fit the tree or the mesh, or come without
-        mesh_axis.
+        mesh_axis is given and a size is symbolic, shardings don't fit the tree or the mesh, or come without
+        mesh_axis, or, inside shard_map with check_vma=True, a leaf varies over mesh_axis and shardings don't say that
+        it is a slice.
       TypeError: a leaf is neither floating nor complex, coeffs are complex, dtype is not a real floating one, or is
         given and a leaf is complex, or steps is no integer, or is traced where coeffs are a name.
 
@@ -194,13 +198,13 @@ def newton_schulz(
         return pack_as(results, packed.members)
 
     axes = None if mesh_axis is None else mesh_axes("newton_schulz", mesh_axis, mesh)
-    of_leaves = shardings_of("newton_schulz", shardings, tree, mesh_axis, is_leaf=is_view)
+    specs = specs_of("newton_schulz", shardings, tree, axes, is_leaf=is_view)
     if axes is None or axes.size == 1 or not leaves:
         refuse_explicit_axes("newton_schulz", leaves, written)
         places = _places_of(packed, given, leaves, targets, steps, preconditioning)
         return finished(all_of(leaves, scales, coeffs, steps, eps, **places))
     options = {"scales": scales, "coeffs": coeffs, "steps": steps, "eps": eps}
-    return finished(over_devices(all_of, leaves, options, of_leaves, written, axes, dtype, precision, planner))
+    return finished(over_devices(all_of, leaves, options, specs, written, axes, dtype, precision, planner))
 
 
 def _targets(into: Any, packed: Any, structure: Any, leaves: Sequence[jax.Array]) -> list[View | None] | None:

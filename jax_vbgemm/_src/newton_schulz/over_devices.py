@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.many_devices.divided import divided
-from jax_vbgemm._src.many_devices.stack import sharded_axis, spec_of, whole_shape
+from jax_vbgemm._src.many_devices.stack import refuse_varying, sharded_axis, whole_shape
 from jax_vbgemm._src.matmul.api import AnyPlanner
 from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.newton_schulz.cost import least_saved_seconds, matrix_seconds
@@ -24,7 +24,7 @@ def over_devices(
     orthogonalized: Callable[..., list[Any]],
     leaves: Sequence[jax.Array],
     options: dict[str, Any],
-    shardings: Sequence[Any],
+    specs: Sequence[Any],
     written: Callable[[int], str],
     axes: MeshAxes,
     dtype: Any,
@@ -34,7 +34,8 @@ def over_devices(
     """The results for the leaves, each matrix treated by one device.
 
     orthogonalized: (leaves, scales, coeffs, steps, eps, into, results) -> results, of which `options` has the second to
-    the fifth. written: the name of a leaf in messages. dtype: that of the iterates, or None.
+    the fifth. specs: the PartitionSpec of each leaf, or None. written: the name of a leaf in messages. dtype: that of
+    the iterates, or None.
     """
     for index, leaf in enumerate(leaves):
         if not compat.is_static(leaf.shape):
@@ -52,9 +53,13 @@ def over_devices(
         return orthogonalized(parts, **of_part, into=into, results=dtypes)
 
     held = [
-        sharded_axis(f"newton_schulz: {written(index)}", leaf.shape, _explicit(leaf) or sharding, axes)
-        for index, (leaf, sharding) in enumerate(zip(leaves, shardings, strict=True))
+        sharded_axis(f"newton_schulz: {written(index)}", leaf.shape, _explicit(leaf) or spec, axes)
+        for index, (leaf, spec) in enumerate(zip(leaves, specs, strict=True))
     ]
+    for index, (leaf, axis) in enumerate(zip(leaves, held, strict=True)):
+        if axes.manual and axis is None:
+            slices = "slices of matrices need their PartitionSpecs in shardings"
+            refuse_varying(f"newton_schulz: {written(index)}", leaf, axes, slices)
     wholes = [
         jax.ShapeDtypeStruct(whole_shape(leaf.shape, axis, axes), leaf.dtype)
         for leaf, axis in zip(leaves, held, strict=True)
@@ -72,7 +77,7 @@ def over_devices(
     ]
     if axes.manual:
         return results
-    return [compat.constrained(y, spec_of(given), axes.mesh) for y, given in zip(results, shardings, strict=True)]
+    return [compat.constrained(y, spec, axes.mesh) for y, spec in zip(results, specs, strict=True)]
 
 
 def _explicit(leaf: jax.Array) -> Any:

@@ -8,7 +8,9 @@ from typing import Any
 import jax
 
 from jax_vbgemm._src.many_devices.divided import divided
-from jax_vbgemm._src.util.mesh_axes import mesh_axes
+from jax_vbgemm._src.many_devices.stack import refuse_varying
+from jax_vbgemm._src.optax.kronecker import Leaf
+from jax_vbgemm._src.util.mesh_axes import MeshAxes, mesh_axes
 
 # Only ratios of times matter: a decomposition of n x n matrices takes about n^3 operations. Assumed, not measured.
 _SECONDS_PER_CUBE = 1e-11
@@ -26,6 +28,16 @@ class Devices:
         self.name = name
         self.mesh_axis = mesh_axis
         self.mesh = mesh
+
+    def refuse_slices(self, leaves: Sequence[Leaf]) -> None:
+        """Raises ValueError for a parameter with factors that varies over the mesh axis of the enclosing shard_map."""
+        axes = self._axes()
+        if axes is None or not axes.manual:
+            return
+        for leaf in leaves:
+            if any(leaf.sides):
+                slices = "for slices of parameters use jax.jit in place of shard_map"
+                refuse_varying(f"{self.name}: {leaf.where}", leaf.x, axes, slices)
 
     def decomposed(
         self,
@@ -50,8 +62,8 @@ class Devices:
     def _divided(
         self, function: Decomposition, matrices: Sequence[jax.Array], kind: Hashable, extras: Any
     ) -> list[jax.Array]:
-        axes = None if self.mesh_axis is None else mesh_axes(self.name, self.mesh_axis, self.mesh)
-        if axes is None or axes.size == 1:
+        axes = self._axes()
+        if axes is None:
             return function(matrices, kind, *extras)
 
         def of_parts(parts: Sequence[jax.Array], indices: Any, extras: Any, into: Any, dtypes: Any) -> list[jax.Array]:
@@ -61,3 +73,8 @@ class Devices:
         seconds = [_SECONDS_PER_CUBE * x.shape[-1] ** 3 for x in matrices]
         extras = [jax.numpy.asarray(x) for x in extras]
         return divided(of_parts, matrices, extras, seconds, axes, held=[None] * len(matrices))
+
+    def _axes(self) -> MeshAxes | None:
+        """The mesh axes, where there are several devices along them."""
+        axes = None if self.mesh_axis is None else mesh_axes(self.name, self.mesh_axis, self.mesh)
+        return None if axes is None or axes.size == 1 else axes

@@ -35,8 +35,8 @@ class Factors(NamedTuple):
 class Leaf:
     """A parameter as a matrix or a batch of matrices; a parameter without factors keeps its shape.
 
-    x: the parameter or its gradient. param: the parameter of a gradient, where it is known. moment: an array of the
-    optimizer's state for this parameter, in `update`.
+    where: the path of x in messages. x: the parameter or its gradient. param: the parameter of a gradient, where it is
+    known. moment: an array of the optimizer's state for this parameter, in `update`.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Leaf:
     ) -> None:
         if not jnp.issubdtype(x.dtype, jnp.floating):
             raise TypeError(f"{name}: {where} is {x.dtype}: it must be floating")
+        self.where = where
         self.x = x
         with jax.numpy_dtype_promotion("standard"):  # of the updates: the dtype that optax.adam gives them
             self.dtype = x.dtype if param is None else jnp.result_type(x, param)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from optax.contrib import MuonDimensionNumbers
 
-from jax_vbgemm._src.many_devices.stack import names_of
+from jax_vbgemm._src.many_devices.specs import names_of
 from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.optax.splitting import Part, joined, sliced, windows
 

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import optax
 
-from jax_vbgemm._src.many_devices.stack import sharded_axis, shardings_of, spec_of, whole_shape
+from jax_vbgemm._src.many_devices.specs import specs_of
+from jax_vbgemm._src.many_devices.stack import sharded_axis, whole_shape
 from jax_vbgemm._src.optax.packed import is_ragged
 from jax_vbgemm._src.util import compat
 from jax_vbgemm._src.util.mesh_axes import mesh_axes
@@ -29,7 +30,8 @@ class Placement:
         leaves = jax.tree.leaves(tree, is_leaf=is_ragged)
         if self.shardings is not None and any(map(is_ragged, leaves)):
             raise ValueError(f"{name}: shardings cannot be used with packed parameters: they are of leaves")
-        found = map(spec_of, shardings_of(name, self.shardings, tree, self.mesh_axis, is_leaf=is_ragged))
+        axes = None if self.mesh_axis is None else mesh_axes(name, self.mesh_axis, self.mesh)
+        found = specs_of(name, self.shardings, tree, axes, is_leaf=is_ragged)
         return [
             jax.typeof(x).sharding.spec if not is_ragged(x) and compat.explicit_axes(x) else spec
             for x, spec in zip(leaves, found, strict=True)

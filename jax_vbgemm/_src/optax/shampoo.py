@@ -110,7 +110,8 @@ def shampoo(
 
     Raises:
       ValueError: graft_type is unknown, a number is out of range, axes overlap, `update` gets no params where there is
-        weight decay, or the shape of a gradient differs from that of its moments.
+        weight decay, the shape of a gradient differs from that of its moments, or, inside shard_map with
+        check_vma=True, a gradient varies over mesh_axis.
       TypeError: in `init` and `update`, a parameter is not floating; the message names it. `exponent_override` or
         `max_precond_dim` is traced: `optax.inject_hyperparams` needs them in its static_args.
 
@@ -204,6 +205,7 @@ class _Shampoo:
     def update(self, updates: Any, state: ShampooState, params: Any = None) -> tuple[Any, ShampooState]:
         structure: Any = jax.tree.structure(updates)
         found = self.leaves("updates", updates, params=params, moments=state.momentum)
+        self.devices.refuse_slices(found)
         gradients = [leaf.of(leaf.x) for leaf in found]
         statistics, roots = list_of(structure, state.statistics), list_of(structure, state.preconditioners)
         diagonal, momentum, graft_momentum = (structure.flatten_up_to(x) for x in state[3:])

@@ -110,6 +110,7 @@ def scale_by_soap(
     def update(updates: Any, state: SoapState, params: Any = None) -> tuple[Any, SoapState]:
         structure: Any = jax.tree.structure(updates)
         found = leaves("updates", updates, params=params, moments=state.exp_avg)
+        devices.refuse_slices(found)
         gradients = [leaf.of(leaf.x) for leaf in found]
         average, average_sq = structure.flatten_up_to(state.exp_avg), structure.flatten_up_to(state.exp_avg_sq)
         gg, q = list_of(structure, state.GG), list_of(structure, state.Q)
@@ -195,13 +196,13 @@ def soap(
         one; axes that neither number names are a batch. None: the last axis is the output, all others are reduced.
       mesh_axis: a mesh axis, or a tuple of axes, among whose devices the eigendecompositions and the QR decompositions
         are divided; all devices get all results. None: each device computes all of them. Inside shard_map, all devices
-        must hold the same parameters.
+        must hold the same parameters: gradients whose types say that they vary over mesh_axis are refused.
       mesh: the mesh of the axis, where neither jax.set_mesh nor shard_map defines it. Under optax.inject_hyperparams it
         has to be one of static_args.
 
     Raises:
       ValueError: a number is out of range, axes overlap, or, in `update`, the shape of a gradient differs from that
-        of its moments.
+        of its moments, or, inside shard_map with check_vma=True, a gradient varies over mesh_axis.
       TypeError: in `init` and `update`, a parameter is not floating; the message names it. `max_precond_dim` is traced:
         `optax.inject_hyperparams` needs static_args=("max_precond_dim",).
 

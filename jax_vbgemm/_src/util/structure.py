@@ -22,7 +22,8 @@ def difference(name: str, tree: Any, other_name: str, other: Any, *, prefix: boo
         for mine, mine_name, yours, yours_name in (tree, name, other, other_name), (other, other_name, tree, name):
             missing = [key for key in mine if key not in yours]
             if missing:
-                return f"{mine_name} has the key {missing[0]!r} but {yours_name} has not"
+                keys = f"key{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
+                return f"{mine_name} has the {keys} but {yours_name} has not"
     if len(children) != len(others):
         return f"{name} has {_count(children)} but {other_name} has {_count(others)}"
     for (path, child), (_, other_child) in zip(children, others, strict=True):
