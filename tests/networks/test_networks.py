@@ -279,6 +279,22 @@ def test_no_infinity_of_a_wide_network_reaches_the_rows_of_a_narrow_one():
     assert_same(networks.apply_typed(nets, x, "relu", types=types), masked(nets, x, types, jax.nn.relu))
 
 
+def test_a_function_sees_no_padding():
+    """Softmax combines columns, and a padding of zeros would give sqrt infinite slopes."""
+    nets = [network((IN, width, 2), width) for width in (3, 5)]
+    nets = jax.tree.map(jnp.abs, nets)
+    x, types = jnp.abs(oracle.random((3, IN), "float64")), np.array([1, -1, 0])
+
+    def f(x):
+        return jnp.sqrt(jax.nn.softmax(x) * x)
+
+    assert_equal_programs(
+        lambda nets, x: networks.apply_typed(nets, x, f, types=types, final_activation=jnp.sqrt),
+        lambda nets, x: masked(nets, x, types, f, jnp.sqrt),
+        nets, x,
+    )  # fmt: skip
+
+
 def test_one_program_serves_all_types():
     nets = [network((IN, 3, 2), seed) for seed in range(2)]
     x = oracle.random((3, IN), "float64")

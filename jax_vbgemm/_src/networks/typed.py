@@ -13,7 +13,7 @@ from jax_vbgemm._src.epilogue import Activation, resolve_activation
 from jax_vbgemm._src.networks.api import cast, networks_of
 from jax_vbgemm._src.networks.layers import Layer, Reader
 from jax_vbgemm._src.ragged.api import ragged_dot, sizes_argument
-from jax_vbgemm._src.ragged.flat_rows import only_own_columns, stacked
+from jax_vbgemm._src.ragged.flat_rows import only_own_columns, stacked, width_of_lines
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_id
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 from jax_vbgemm._src.ragged.select_rows import select_rows
@@ -48,7 +48,8 @@ def apply_typed(
         `jax.experimental.checkify.checkify` (with `user_checks`) reports it.
       group_sizes: in place of `types`, where rows are sorted by type: (types,) integers, the number of rows of each.
         Rows after the last group are zeros in the result.
-      activation, final_activation, dtype: as for `apply`.
+      activation, final_activation, dtype: as for `apply`. A function that is none of the named ones gets rows (rows,
+        width) and must treat each by itself; where networks differ in a hidden width, it is called once for each width.
       precision, implementation: as for `ragged_dot`.
 
     Returns:
@@ -95,9 +96,11 @@ def apply_typed(
         here = [each[step] for each in layers]
         kernel, bias, transposed, widths = _one_stack(here)
         ((rows, kernel, bias),) = cast(NAME, [rows], [Layer(here[0].path, kernel, bias, transposed)], dtype)
-        last = step == depth - 1
+        function = final_activation if step == depth - 1 else activation
+        if len(set(widths)) > 1:
+            function = _on_own_columns(function, sizes, widths)
         rows = typed_layer(
-            NAME, rows, kernel, sizes, bias=bias, activation=final_activation if last else activation,
+            NAME, rows, kernel, sizes, bias=bias, activation=function,
             transpose_rhs=transposed, precision=precision, implementation=implementation,
             gather=None if order is None or slots is None or step else (order, slots[:, None]),
         )  # fmt: skip
@@ -120,6 +123,27 @@ def typed_layer(
         return y
     known = rows_with_weights(sizes, None, y.shape[0], kernel.shape[0])
     return jnp.where(known[:, None], function(y), jnp.zeros((), y.dtype))
+
+
+def _on_own_columns(activation: Activation, sizes: jax.Array, widths: Sequence[int]) -> Activation:
+    """An activation for rows that are padded to the widest network. The named ones are elementwise and finite at the
+    zeros of the padding. Another function may combine columns (softmax) or have an infinite slope at zero (sqrt): it is
+    called once for each width, on columns of this width alone."""
+    name, function = resolve_activation(NAME, activation)
+    if function is None or name is not None:
+        return activation
+
+    def applied(y: jax.Array) -> jax.Array:
+        width_of_row = width_of_lines(y, sizes, widths)[:, None]
+        result = jnp.zeros_like(y)
+        for width in sorted(set(widths)):
+            own = width_of_row == width
+            # Rows of another width are filled with a number from the function's domain, for which nothing flows back.
+            z = function(jnp.where(own, y[:, :width], jax.lax.stop_gradient(y[:, :1])))
+            result = jnp.where(own, jnp.pad(z, ((0, 0), (0, y.shape[1] - width))), result)
+        return result
+
+    return applied
 
 
 def _check_alike(names: Sequence[str], layers: Sequence[Sequence[Layer]]) -> None:
