@@ -382,6 +382,11 @@ TABLE = {
     "types": (lambda: networks.apply_typed([ONE], X, None, types=np.zeros(3, int)), ValueError, r"types is \(3,\)"),
     "float types": (lambda: networks.apply_typed([ONE], X, None, types=np.zeros(ROWS)), TypeError, "integers"),
     "sizes": (lambda: networks.apply_typed([ONE], X, None, group_sizes=np.zeros(2, int)), ValueError, "1 networks"),
+    "typed dict": (
+        lambda: networks.apply_typed({"O": ONE, "H": ONE}, X, None, types=np.zeros(ROWS, int)),
+        TypeError,
+        "networks is a dict: it must be a list",
+    ),
     "no types": (lambda: networks.apply_typed([], X, None, types=np.zeros(ROWS, int)), ValueError, "is empty"),
     "narrow x": (
         lambda: networks.apply_typed([ONE], X[:, 1:], None, types=np.zeros(ROWS, int)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -58,7 +58,7 @@ def apply_typed(
     Raises:
       ValueError: as `apply`; also where networks differ in depth or in the width of inputs or results, and where types
         or group_sizes don't fit x, or not exactly one of them is given.
-      TypeError: types or group_sizes are not integers.
+      TypeError: networks is no list (of a dict, `jax.jit` sorts the keys), or types or group_sizes are not integers.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -69,6 +69,11 @@ def apply_typed(
       >>> networks.apply_typed([hydrogen, carbon], jnp.ones((4, 4)), "relu", types=species)[:, 0]
       Array([24., 32.,  0., 24.], dtype=float32)
     """
+    if isinstance(networks, Mapping):
+        raise TypeError(
+            f"{NAME}: networks is a dict: it must be a list, in which network t is that of type t; jax.jit sorts the "
+            "keys of a dict"
+        )
     names, layers = networks_of(Reader(NAME, activation, final_activation, dtype, precision), networks)
     _check_alike(names, layers)
     x = as_array(NAME, "x", x)
