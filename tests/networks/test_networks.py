@@ -404,5 +404,51 @@ def test_errors_name_the_network_and_the_rule(case):
     assert str(found.value).startswith("networks.apply")
 
 
+def mlp(activation, final):
+    return eqx.nn.MLP(IN, 2, 8, 2, activation, final_activation=final, key=jax.random.key(0))
+
+
+def sequential(*functions):
+    """Three linear layers, each followed by one of the lists of functions."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    nodes = [[eqx.nn.Linear(IN, IN, key=key), *map(eqx.nn.Lambda, fs)] for key, fs in zip(keys, functions, strict=True)]
+    return eqx.nn.Sequential([*nodes[0], *nodes[1], *nodes[2]])
+
+
+SILU = [jax.nn.silu]
+
+
+@pytest.mark.parametrize(
+    ("network", "final", "message"),
+    [
+        (lambda: mlp(jax.nn.silu, jax.nn.silu), None, r"\.final_activation is the function silu"),
+        (lambda: mlp(jnp.tanh, jax.nn.silu), "tanh", r"\.activation is the function tanh"),
+        (lambda: mlp(lambda x: x, lambda x: x), None, r"layers\[0\] has no activation after it"),
+        (lambda: mlp(jax.nn.silu, lambda x: x), "tanh", r"layers\[2\] has no .* final_activation='tanh'"),
+        (lambda: sequential([], SILU, []), None, r"\.layers\[0\] has no activation after it, .* activation='silu'"),
+        (lambda: sequential([], [], []), None, "has no activation after it"),
+        (lambda: sequential(SILU, SILU * 2, []), None, r"\.layers\[4\]\.fn is the function silu"),
+        (lambda: sequential(SILU, SILU, SILU), None, r"\.layers\[5\]\.fn is the function silu"),
+        (lambda: sequential(SILU, SILU, []), "tanh", r"\.layers\[4\] has no activation"),
+        (lambda: [jax.nn.silu, *ONE], None, r"networks\[0\]\[0\] is the function silu"),
+        (lambda: [ONE[0], jax.nn.silu, ONE[1], network((2, 1))[0]], None, r"networks\[0\]\[2\] has no activation"),
+    ],
+)
+def test_functions_of_a_tree_stand_where_the_call_applies_them(network, final, message):
+    with pytest.raises(ValueError, match=message):
+        networks.apply([network()], X, "silu", final_activation=final)
+
+
+def test_functions_of_a_tree_that_are_those_of_the_call():
+    identity = [eqx.nn.Identity()]
+    accepted = [
+        (mlp(jax.nn.silu, jnp.tanh), "tanh"),
+        (sequential(SILU, identity + SILU, identity), None),
+        (sequential(SILU, SILU, [jnp.tanh]), "tanh"),
+    ]
+    for model, final in accepted:
+        assert_same(networks.apply([model], X, "silu", final_activation=final), [jax.vmap(model)(X)])
+
+
 def test_no_networks():
     assert networks.apply([], X, "relu") == []
