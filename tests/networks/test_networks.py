@@ -307,6 +307,8 @@ def test_one_program_serves_all_types():
 # Bad input
 
 ONE, X = network((IN, 3, 2)), np.ones((ROWS, IN))
+RNGS = nnx.Rngs(0)
+LINEAR = nnx.Linear(IN, IN, rngs=RNGS)
 TABLE = {
     "no list": (lambda: networks.apply(np.ones((2, 2)), X, None), TypeError, "a list of one"),
     "inner": (
@@ -396,6 +398,26 @@ TABLE = {
 }
 
 
+MODULES = {
+    "einsum": (nnx.Einsum("ab,bc->ac", (IN, IN), rngs=RNGS), "is a Einsum"),
+    "general": (nnx.LinearGeneral(IN, IN, axis=0, rngs=RNGS), "is a LinearGeneral"),
+    "equinox conv": (eqx.nn.Conv1d(IN, IN, 1, use_bias=False, key=jax.random.key(0)), "is a Conv1d"),
+    "nnx norm": (nnx.LayerNorm(IN, use_bias=False, use_scale=False, rngs=RNGS), "LayerNorm"),
+    "nnx dropout": (nnx.Dropout(0.5), "Dropout"),
+    "norm": (eqx.nn.LayerNorm(IN, use_weight=False, use_bias=False), "LayerNorm"),
+    "element type": (nnx.Linear(IN, IN, preferred_element_type=jnp.float32, rngs=RNGS), "preferred_element_type"),
+}
+
+
+@pytest.mark.parametrize("case", MODULES)
+def test_modules_that_are_no_linear_layer_are_refused(case):
+    module, message = MODULES[case]
+    layers = [LINEAR, module, LINEAR]
+    for network in (layers, eqx.nn.Sequential(layers) if isinstance(module, eqx.Module) else nnx.Sequential(*layers)):
+        with pytest.raises(ValueError, match=message):
+            networks.apply([network], X, None)
+
+
 @pytest.mark.parametrize("case", TABLE)
 def test_errors_name_the_network_and_the_rule(case):
     call, kind, message = TABLE[case]
@@ -430,6 +452,8 @@ SILU = [jax.nn.silu]
         (lambda: sequential(SILU, SILU * 2, []), None, r"\.layers\[4\]\.fn is the function silu"),
         (lambda: sequential(SILU, SILU, SILU), None, r"\.layers\[5\]\.fn is the function silu"),
         (lambda: sequential(SILU, SILU, []), "tanh", r"\.layers\[4\] has no activation"),
+        (lambda: nnx.Sequential(LINEAR, nnx.silu, LINEAR, LINEAR), None, r"\.layers\[2\] has no activation after it"),
+        (lambda: nnx.Sequential(LINEAR, nnx.gelu, LINEAR), None, r"\.layers\[1\] is the function gelu"),
         (lambda: [jax.nn.silu, *ONE], None, r"networks\[0\]\[0\] is the function silu"),
         (lambda: [ONE[0], jax.nn.silu, ONE[1], network((2, 1))[0]], None, r"networks\[0\]\[2\] has no activation"),
     ],

@@ -114,7 +114,7 @@ class Reader(NamedTuple):
                 kernel, bias = node
                 return [self._layer(path, kernel, bias, transposed=False)]
             return self._in_sequence(path, node)
-        if _is_a(node, "equinox.nn", "Sequential"):
+        if _is_a(node, "equinox.nn", "Sequential") or _is_a(node, "flax.nnx", "Sequential"):
             return [*self._in_sequence(f"{path}.layers", node.layers, has_all=True), Function(path, None)]
         children = _children(node)
         for weights, (addend, transposed) in NAMES.items():
@@ -206,10 +206,12 @@ class Reader(NamedTuple):
 
     def _check_options(self, path: str, layer: Any) -> None:
         """Refuses layers that would not compute the product of input and kernel with this call's options."""
-        if hasattr(layer, "kernel_size"):
+        if callable(layer) and not (_is_a(layer, "flax.nnx", "Linear") or _is_a(layer, "equinox.nn", "Linear")):
             raise self._unknown(f"{path} is a {type(layer).__name__}")
         if getattr(layer, "dot_general", None) not in (None, jax.lax.dot_general):
             raise self._unknown(f"{path} has a dot_general of its own")
+        if getattr(layer, "preferred_element_type", None) is not None:
+            raise self._unknown(f"{path} has a preferred_element_type")
         for name, canonical in (("dtype", jnp.dtype), ("precision", _precision)):
             own, value = getattr(layer, name, None), getattr(self, name)
             if own is not None and (value is None or canonical(own) != canonical(value)):
@@ -228,10 +230,10 @@ class Reader(NamedTuple):
 
     def _unknown(self, found: str) -> ValueError:
         return ValueError(
-            f"{self.function}: {found}: a network is a tree of linear layers, each a pair (kernel, bias or None) or an "
-            "object or a dict with kernel and bias (Flax), w and b (Haiku) or weight and bias (Equinox). For single "
-            "Flax layers of any kind use `batched_linear` of jax_vbgemm.flax.nnx or jax_vbgemm.flax.linen, for "
-            "products by other arrays batched_gemm"
+            f"{self.function}: {found}: a network is a tree of linear layers, each a pair (kernel, bias or None), an "
+            "nnx.Linear, an eqx.nn.Linear, or a dict with kernel and bias (Flax), w and b (Haiku) or weight and bias "
+            "(Equinox). For single Flax layers of any kind use `batched_linear` of jax_vbgemm.flax.nnx or "
+            "jax_vbgemm.flax.linen, for products by other arrays batched_gemm"
         )
 
 
