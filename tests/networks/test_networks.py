@@ -384,6 +384,16 @@ TABLE = {
     "types": (lambda: networks.apply_typed([ONE], X, None, types=np.zeros(3, int)), ValueError, r"types is \(3,\)"),
     "float types": (lambda: networks.apply_typed([ONE], X, None, types=np.zeros(ROWS)), TypeError, "integers"),
     "sizes": (lambda: networks.apply_typed([ONE], X, None, group_sizes=np.zeros(2, int)), ValueError, "1 networks"),
+    "one network": (
+        lambda: networks.apply(ONE, X, None),
+        ValueError,
+        r"networks\[1\] .*\(one network is a list of one",
+    ),
+    "one typed network": (
+        lambda: networks.apply_typed(ONE, X, None, types=np.zeros(ROWS, int)),
+        ValueError,
+        r"networks\[1\] .*\(one network is a list of one",
+    ),
     "typed dict": (
         lambda: networks.apply_typed({"O": ONE, "H": ONE}, X, None, types=np.zeros(ROWS, int)),
         TypeError,

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.epilogue import Activation, resolve_activation
-from jax_vbgemm._src.networks.api import cast, networks_of
+from jax_vbgemm._src.networks.api import cast, if_one_network, networks_of
 from jax_vbgemm._src.networks.layers import Layer, Reader
 from jax_vbgemm._src.ragged.api import ragged_dot, sizes_argument
 from jax_vbgemm._src.ragged.flat_rows import only_own_columns, stacked, width_of_lines
@@ -40,8 +40,8 @@ def apply_typed(
 
     Args:
       networks: a list of networks, as for `apply`, of one depth and with inputs and results of one width: network t is
-        that of type t. A stack in the list is as many networks as it holds. A list of one stack is read as it is.
-        Other networks are stacked in each call, with hidden layers padded to the widest.
+        that of type t. One network is a list of one. A stack in the list is as many networks as it holds. A list of one
+        stack is read as it is. Other networks are stacked in each call, with hidden layers padded to the widest.
       x: (..., in) with `types`, (rows, in) with `group_sizes`.
       types: integers (...), the type of each row in any order, -1 for none: the row's result is zeros. Rows are sorted
         on the device. Another entry out of range is clamped to the nearest type;
@@ -163,6 +163,7 @@ def _check_alike(names: Sequence[str], layers: Sequence[Sequence[Layer]]) -> Non
             raise ValueError(
                 f"{NAME}: {name} has {described(*ours)}, but {names[0]} has {described(*theirs)}: networks among which "
                 "rows choose must agree in these; networks.apply takes any, with an input for each"
+                f"{if_one_network(layers)}"
             )
         if len(each[0].stack) > 1:
             raise ValueError(f"{NAME}: {each[0].path} is {each[0].kernel.shape}: a stack of types has one leading axis")
