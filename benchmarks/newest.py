@@ -82,18 +82,20 @@ def packed() -> list[str]:
 
 
 def networks() -> list[str]:
-    found: dict[str, dict[str, dict[str, str]]] = {}
-    for row in rows_of("cpu_networks.csv"):
-        found.setdefault(f"`{row['program']}`, {row['step']}", {})[row["variant"]] = row
+    found: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    for name, device in (("cpu_networks.csv", "CPU"), ("h200_whole_programs.csv", "H200")):
+        for row in rows_of(name):
+            found.setdefault((f"`{row['program']}`, {row['step']}", device), {})[row["variant"]] = row
 
     def cell(row: dict[str, str]) -> str:
         return f"{float(row['after_us']):.0f} ({float(row['ratio']):.2f})"
 
     lines = [
-        (title, f"{float(ways['group']['before_us']):.0f}", cell(ways["group"]), cell(ways["networks"]))
-        for title, ways in found.items()
+        (title, device, f"{float(ways['group']['before_us']):.0f}", cell(ways["group"]), cell(ways["networks"]))
+        for (title, device), ways in sorted(found.items(), key=lambda item: item[0][0])
+        if "networks" in ways
     ]
-    return table(("program", "loop", "`group`", "`networks`"), lines)
+    return table(("program", "device", "loop", "`group`", "`networks`"), lines)
 
 
 def programs() -> list[str]:

@@ -279,6 +279,22 @@ def test_no_infinity_of_a_wide_network_reaches_the_rows_of_a_narrow_one():
     assert_same(networks.apply_typed(nets, x, "relu", types=types), masked(nets, x, types, jax.nn.relu))
 
 
+def test_a_function_sees_no_padding():
+    """Softmax combines columns, and a padding of zeros would give sqrt infinite slopes."""
+    nets = [network((IN, width, 2), width) for width in (3, 5)]
+    nets = jax.tree.map(jnp.abs, nets)
+    x, types = jnp.abs(oracle.random((3, IN), "float64")), np.array([1, -1, 0])
+
+    def f(x):
+        return jnp.sqrt(jax.nn.softmax(x) * x)
+
+    assert_equal_programs(
+        lambda nets, x: networks.apply_typed(nets, x, f, types=types, final_activation=jnp.sqrt),
+        lambda nets, x: masked(nets, x, types, f, jnp.sqrt),
+        nets, x,
+    )  # fmt: skip
+
+
 def test_one_program_serves_all_types():
     nets = [network((IN, 3, 2), seed) for seed in range(2)]
     x = oracle.random((3, IN), "float64")
@@ -291,6 +307,8 @@ def test_one_program_serves_all_types():
 # Bad input
 
 ONE, X = network((IN, 3, 2)), np.ones((ROWS, IN))
+RNGS = nnx.Rngs(0)
+LINEAR = nnx.Linear(IN, IN, rngs=RNGS)
 TABLE = {
     "no list": (lambda: networks.apply(np.ones((2, 2)), X, None), TypeError, "a list of one"),
     "inner": (
@@ -366,6 +384,21 @@ TABLE = {
     "types": (lambda: networks.apply_typed([ONE], X, None, types=np.zeros(3, int)), ValueError, r"types is \(3,\)"),
     "float types": (lambda: networks.apply_typed([ONE], X, None, types=np.zeros(ROWS)), TypeError, "integers"),
     "sizes": (lambda: networks.apply_typed([ONE], X, None, group_sizes=np.zeros(2, int)), ValueError, "1 networks"),
+    "one network": (
+        lambda: networks.apply(ONE, X, None),
+        ValueError,
+        r"networks\[1\] .*\(one network is a list of one",
+    ),
+    "one typed network": (
+        lambda: networks.apply_typed(ONE, X, None, types=np.zeros(ROWS, int)),
+        ValueError,
+        r"networks\[1\] .*\(one network is a list of one",
+    ),
+    "typed dict": (
+        lambda: networks.apply_typed({"O": ONE, "H": ONE}, X, None, types=np.zeros(ROWS, int)),
+        TypeError,
+        "networks is a dict: it must be a list",
+    ),
     "no types": (lambda: networks.apply_typed([], X, None, types=np.zeros(ROWS, int)), ValueError, "is empty"),
     "narrow x": (
         lambda: networks.apply_typed([ONE], X[:, 1:], None, types=np.zeros(ROWS, int)),
@@ -375,12 +408,80 @@ TABLE = {
 }
 
 
+MODULES = {
+    "einsum": (nnx.Einsum("ab,bc->ac", (IN, IN), rngs=RNGS), "is a Einsum"),
+    "general": (nnx.LinearGeneral(IN, IN, axis=0, rngs=RNGS), "is a LinearGeneral"),
+    "equinox conv": (eqx.nn.Conv1d(IN, IN, 1, use_bias=False, key=jax.random.key(0)), "is a Conv1d"),
+    "nnx norm": (nnx.LayerNorm(IN, use_bias=False, use_scale=False, rngs=RNGS), "LayerNorm"),
+    "nnx dropout": (nnx.Dropout(0.5), "Dropout"),
+    "norm": (eqx.nn.LayerNorm(IN, use_weight=False, use_bias=False), "LayerNorm"),
+    "element type": (nnx.Linear(IN, IN, preferred_element_type=jnp.float32, rngs=RNGS), "preferred_element_type"),
+}
+
+
+@pytest.mark.parametrize("case", MODULES)
+def test_modules_that_are_no_linear_layer_are_refused(case):
+    module, message = MODULES[case]
+    layers = [LINEAR, module, LINEAR]
+    for network in (layers, eqx.nn.Sequential(layers) if isinstance(module, eqx.Module) else nnx.Sequential(*layers)):
+        with pytest.raises(ValueError, match=message):
+            networks.apply([network], X, None)
+
+
 @pytest.mark.parametrize("case", TABLE)
 def test_errors_name_the_network_and_the_rule(case):
     call, kind, message = TABLE[case]
     with pytest.raises(kind, match=message) as found:
         call()
     assert str(found.value).startswith("networks.apply")
+
+
+def mlp(activation, final):
+    return eqx.nn.MLP(IN, 2, 8, 2, activation, final_activation=final, key=jax.random.key(0))
+
+
+def sequential(*functions):
+    """Three linear layers, each followed by one of the lists of functions."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    nodes = [[eqx.nn.Linear(IN, IN, key=key), *map(eqx.nn.Lambda, fs)] for key, fs in zip(keys, functions, strict=True)]
+    return eqx.nn.Sequential([*nodes[0], *nodes[1], *nodes[2]])
+
+
+SILU = [jax.nn.silu]
+
+
+@pytest.mark.parametrize(
+    ("network", "final", "message"),
+    [
+        (lambda: mlp(jax.nn.silu, jax.nn.silu), None, r"\.final_activation is the function silu"),
+        (lambda: mlp(jnp.tanh, jax.nn.silu), "tanh", r"\.activation is the function tanh"),
+        (lambda: mlp(lambda x: x, lambda x: x), None, r"layers\[0\] has no activation after it"),
+        (lambda: mlp(jax.nn.silu, lambda x: x), "tanh", r"layers\[2\] has no .* final_activation='tanh'"),
+        (lambda: sequential([], SILU, []), None, r"\.layers\[0\] has no activation after it, .* activation='silu'"),
+        (lambda: sequential([], [], []), None, "has no activation after it"),
+        (lambda: sequential(SILU, SILU * 2, []), None, r"\.layers\[4\]\.fn is the function silu"),
+        (lambda: sequential(SILU, SILU, SILU), None, r"\.layers\[5\]\.fn is the function silu"),
+        (lambda: sequential(SILU, SILU, []), "tanh", r"\.layers\[4\] has no activation"),
+        (lambda: nnx.Sequential(LINEAR, nnx.silu, LINEAR, LINEAR), None, r"\.layers\[2\] has no activation after it"),
+        (lambda: nnx.Sequential(LINEAR, nnx.gelu, LINEAR), None, r"\.layers\[1\] is the function gelu"),
+        (lambda: [jax.nn.silu, *ONE], None, r"networks\[0\]\[0\] is the function silu"),
+        (lambda: [ONE[0], jax.nn.silu, ONE[1], network((2, 1))[0]], None, r"networks\[0\]\[2\] has no activation"),
+    ],
+)
+def test_functions_of_a_tree_stand_where_the_call_applies_them(network, final, message):
+    with pytest.raises(ValueError, match=message):
+        networks.apply([network()], X, "silu", final_activation=final)
+
+
+def test_functions_of_a_tree_that_are_those_of_the_call():
+    identity = [eqx.nn.Identity()]
+    accepted = [
+        (mlp(jax.nn.silu, jnp.tanh), "tanh"),
+        (sequential(SILU, identity + SILU, identity), None),
+        (sequential(SILU, SILU, [jnp.tanh]), "tanh"),
+    ]
+    for model, final in accepted:
+        assert_same(networks.apply([model], X, "silu", final_activation=final), [jax.vmap(model)(X)])
 
 
 def test_no_networks():

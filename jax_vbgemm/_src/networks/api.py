@@ -41,20 +41,24 @@ def apply(
     - parameters of Linen, with or without "params" around them, or of Haiku, or an nnx.State: dicts of layers, whose
       names differ in their number only ("Dense_0", "Dense_1", ...) and are numbered in the order of application: Linen
       numbers layers as they are created, and in `nn.Dense(2)(nn.Dense(3)(x))` the last one is created first;
-    - a module of NNX or of Equinox that holds linear layers (nnx.Sequential, nnx.List, eqx.nn.MLP), in a list or in
-      attributes of numbered names. An Equinox layer's weight is (out, in).
+    - a module of NNX or of Equinox that holds nnx.Linear or eqx.nn.Linear (nnx.Sequential, nnx.List, eqx.nn.MLP), in a
+      list or in attributes of numbered names. An Equinox layer's weight is (out, in).
     - A network whose arrays all have one more axis in front is a stack of networks of one shape, as `nn.vmap`,
       `nnx.vmap` and `eqx.filter_vmap` make them: an ensemble.
 
-    Functions in a tree are not applied: those of Equinox must be this call's, those of an nnx.Sequential are not seen.
+    Parameters alone don't show of which layer they are: the kernel (3, in, out) of a convolution without a bias reads
+    as a stack of three. Functions in a tree are not applied. Those of a Sequential, of eqx.nn.MLP and of lists must
+    stand where this call applies its own; those of other modules of NNX and of Linen are not seen.
 
     Args:
-      networks: a list, tuple or dict of networks. (For one network or one stack, a list of one.)
+      networks: a list, tuple or dict of networks. One network or one stack is a list of one: the layers of a network
+        that stands in no list are taken for networks of one layer each.
       inputs: one array for all networks, or a list, tuple or dict with one for each: (in,), (rows, in), or more axes in
         front. The axes of a stack broadcast with those before rows as in jnp.matmul: (rows, in) is the input of each
         network of the stack, (stack, rows, in) has one for each.
       activation: between layers: None, one of `jax_vbgemm.ACTIVATIONS`, or a function. The kernel applies the named
-        ones, and the functions of jax.nn that they stand for; XLA applies other functions.
+        ones, and the functions of jax.nn that they stand for; XLA applies other functions, which get the result of a
+        layer (..., width) and must keep its shape.
       final_activation: after the last layer of each network.
       dtype: of the computation, to which inputs and parameters are cast as in nn.Dense; None: that to which they
         promote.
@@ -65,8 +69,8 @@ def apply(
 
     Raises:
       ValueError: a tree holds something that is no linear layer, the order of layers is not known, layers don't fit
-        each other or the input, or a layer has another dtype, precision or activation than the call; the message names
-        the network, the layer and the shapes.
+        each other or the input, or a tree has another dtype or precision than the call or other functions between its
+        layers; the message names the network, the layer and the shapes.
       TypeError: networks is no list or dict, or a leaf is no array.
 
     Examples:
@@ -128,6 +132,13 @@ def networks_of(reader: Reader, networks: Any) -> tuple[list[str], list[list[Lay
     return names, [reader.layers(name, networks[key]) for name, key in zip(names, keys, strict=True)]
 
 
+def if_one_network(layers: Sequence[Sequence[Layer]]) -> str:
+    """The end of a message where several networks of one layer don't fit, as do the layers of one network that stands
+    in no list."""
+    several = len(layers) > 1 and all(len(each) == 1 for each in layers)
+    return " (one network is a list of one)" if several else ""
+
+
 def _inputs(names: Sequence[str], layers: Sequence[Sequence[Layer]], inputs: Any) -> list[jax.Array]:
     """An input for each network, checked against its first layer; an object given several times is one array."""
     if isinstance(inputs, Mapping):
@@ -146,6 +157,7 @@ def _inputs(names: Sequence[str], layers: Sequence[Sequence[Layer]], inputs: Any
         if rule:
             raise ValueError(
                 f"{NAME}: {name} has the input {x.shape}, but {first.path} is {first.kernel.shape}: {rule}"
+                f"{if_one_network(layers)}"
             )
     return arrays
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -49,6 +50,13 @@ class Layer(NamedTuple):
         return tuple(self.kernel.shape[:-2])
 
 
+class Function(NamedTuple):
+    """A function that a network applies after the layer before it; None where it applies none."""
+
+    path: str
+    function: Callable[..., Any] | None
+
+
 class Reader(NamedTuple):
     """Reads networks for a function, which computes with these options whatever options a layer has."""
 
@@ -68,10 +76,19 @@ class Reader(NamedTuple):
             raise TypeError(f"{self.function}: dtype is {shown(self.dtype)}: it must be None or a dtype") from None
 
     def layers(self, path: str, network: Any) -> list[Layer]:
-        """The network's layers in the order in which they are applied, checked to fit each other."""
-        layers = self._layers(path, network)
+        """The network's layers in the order in which they are applied, checked to fit each other and the call."""
+        layers: list[Layer] = []
+        functions: list[list[Function]] = [[]]  # those before the first layer, and those after each layer
+        for item in self._items(path, network):
+            if isinstance(item, Layer):
+                layers.append(item)
+                functions.append([])
+            else:
+                functions[-1].append(item)
         if not layers:
             raise ValueError(f"{self.function}: {path} has no linear layer")
+        for i, found in enumerate(functions):
+            self._check_functions(layers, i, found)
         first = layers[0]
         for before, layer in itertools.pairwise(layers):
             if layer.stack != first.stack or layer.in_features != before.features:
@@ -87,10 +104,18 @@ class Reader(NamedTuple):
                 )
         return layers
 
-    def _layers(self, path: str, node: Any) -> list[Layer]:
-        if isinstance(node, list | tuple) and len(node) == 2 and hasattr(node[0], "shape"):
-            kernel, bias = node
-            return [self._layer(path, kernel, bias, transposed=False)]
+    def _items(self, path: str, node: Any) -> list[Layer | Function]:
+        """Layers in the order in which they are applied, and the functions among them where the tree has them there."""
+        if _is_function(node):
+            return [Function(path, node)]
+        self._check_node(path, node)
+        if isinstance(node, list | tuple):
+            if len(node) == 2 and hasattr(node[0], "shape"):
+                kernel, bias = node
+                return [self._layer(path, kernel, bias, transposed=False)]
+            return self._in_sequence(path, node)
+        if _is_a(node, "equinox.nn", "Sequential") or _is_a(node, "flax.nnx", "Sequential"):
+            return [*self._in_sequence(f"{path}.layers", node.layers, has_all=True), Function(path, None)]
         children = _children(node)
         for weights, (addend, transposed) in NAMES.items():
             if weights in children:
@@ -100,14 +125,69 @@ class Reader(NamedTuple):
                 self._check_options(path, node)
                 kernel, bias = (children.get(name, ("", None))[1] for name in (weights, addend))
                 return [self._layer(path, kernel, bias, transposed)]
-        children = {name: child for name, child in children.items() if not self._is_function(path, *child)}
-        for where, leaf in [(path, node), *((path + key, child) for key, child in children.values())]:
-            if _is_leaf(leaf):
-                shape = getattr(leaf, "shape", None)
-                raise self._unknown(f"{where} is {shown(leaf) if shape is None else f'an array {shape}'}")
-        if not isinstance(node, list | tuple):
-            children = {name: children[name] for name in self._in_order(path, list(children))}
-        return [layer for key, child in children.values() for layer in self._layers(path + key, child)]
+        functions = {name: Function(path + key, f) for name, (key, f) in children.items() if _is_function(f)}
+        children = {name: child for name, child in children.items() if name not in functions}
+        for key, child in children.values():
+            self._check_node(path + key, child)
+        in_order = [children[name] for name in self._in_order(path, list(children))]
+        items = [item for key, child in in_order for item in self._items(path + key, child)]
+        if not items:  # a wrapper of a function, such as eqx.nn.Lambda
+            return list(functions.values())
+        if {"activation", "final_activation"} <= functions.keys():  # eqx.nn.MLP
+            after = [functions["activation"]] * (len(items) - 1) + [functions["final_activation"]]
+            return [each for pair in zip(items, after, strict=True) for each in pair]
+        for name, each in functions.items():  # where they are applied is not known
+            allowed = [self.activation] if name == "activation" else [self.activation, self.final_activation]
+            if not any(self._same(each.function, given) for given in (*allowed, None)):
+                raise self._other_function(each)
+        return items
+
+    def _in_sequence(self, path: str, nodes: Sequence[Any], has_all: bool = False) -> list[Layer | Function]:
+        """The items of nodes that are applied one after another. A sequence that holds functions holds all that are
+        applied between its layers, and so does one with `has_all`."""
+        parts = [self._items(f"{path}[{i}]", node) for i, node in enumerate(nodes)]
+        has_all = has_all or any(isinstance(part[0], Function) for part in parts if part)
+        nothing: list[Layer | Function] = [Function(path, None)] if has_all else []
+        return [item for i, part in enumerate(parts) for item in (nothing if i else []) + part]
+
+    def _check_functions(self, layers: Sequence[Layer], count: int, functions: Sequence[Function]) -> None:
+        """ValueError unless the functions after `count` of the layers, where the tree has any, are what the call
+        applies there."""
+        last = count == len(layers)
+        given = None if count == 0 else self.final_activation if last else self.activation
+        found = [each for each in functions if not self._same(each.function, None)]
+        if not functions or (len(found) == 1 and self._same(found[0].function, given)):
+            return
+        if not found and self._same(given, None):
+            return
+        if count and not found:
+            raise ValueError(
+                f"{self.function}: {layers[count - 1].path} has no activation after it, but the call has "
+                f"{'final_activation' if last else 'activation'}={shown(given)}: give the network's own"
+            )
+        wrong = next((each for each in found if not self._same(each.function, given)), found[-1])
+        raise self._other_function(wrong)
+
+    def _same(self, own: Any, given: Any) -> bool:
+        """Whether two activations are the same function, where None is the identity."""
+        (name, function), (given_name, given_function) = (resolve_activation(self.function, f) for f in (own, given))
+        if function is None or given_function is None:
+            return not (name or given_name) and all(f is None or _is_identity(f) for f in (function, given_function))
+        return name == given_name if name or given_name else bool(function == given_function)
+
+    def _other_function(self, found: Function) -> ValueError:
+        name = getattr(found.function, "__name__", None) or type(found.function).__name__
+        return ValueError(
+            f"{self.function}: {found.path} is the function {name}, but the call has "
+            f"activation={shown(self.activation)} after each layer and final_activation={shown(self.final_activation)} "
+            "after the last one: give the network's own"
+        )
+
+    def _check_node(self, path: str, node: Any) -> None:
+        """ValueError for a leaf, which is no network."""
+        if _is_leaf(node):
+            shape = getattr(node, "shape", None)
+            raise self._unknown(f"{path} is {shown(node) if shape is None else f'an array {shape}'}")
 
     def _layer(self, path: str, kernel: Any, bias: Any, transposed: bool) -> Layer:
         kernel, bias = (
@@ -126,30 +206,16 @@ class Reader(NamedTuple):
 
     def _check_options(self, path: str, layer: Any) -> None:
         """Refuses layers that would not compute the product of input and kernel with this call's options."""
-        if hasattr(layer, "kernel_size"):
+        if callable(layer) and not (_is_a(layer, "flax.nnx", "Linear") or _is_a(layer, "equinox.nn", "Linear")):
             raise self._unknown(f"{path} is a {type(layer).__name__}")
         if getattr(layer, "dot_general", None) not in (None, jax.lax.dot_general):
             raise self._unknown(f"{path} has a dot_general of its own")
+        if getattr(layer, "preferred_element_type", None) is not None:
+            raise self._unknown(f"{path} has a preferred_element_type")
         for name, canonical in (("dtype", jnp.dtype), ("precision", _precision)):
             own, value = getattr(layer, name, None), getattr(self, name)
             if own is not None and (value is None or canonical(own) != canonical(value)):
                 raise ValueError(f"{self.function}: {path} has {name}={shown(own)}: the call must have it, too")
-
-    def _is_function(self, path: str, key: str, child: Any) -> bool:
-        """Whether a child is a function, which must be one that the call applies, or the identity."""
-        if not callable(child) or not _is_leaf(child):
-            return False
-        known = [resolve_activation(self.function, given) for given in (self.activation, self.final_activation)]
-        name, function = resolve_activation(self.function, child)
-        if any(name == known_name if name else function == given for known_name, given in known):
-            return True
-        if not _is_identity(child):
-            raise ValueError(
-                f"{self.function}: {path}{key} is the function {getattr(child, '__name__', shown(child))}, but the "
-                f"call has activation={shown(self.activation)} and final_activation={shown(self.final_activation)}: "
-                "give the network's own"
-            )
-        return True
 
     def _in_order(self, path: str, names: list[str]) -> list[str]:
         """Names that differ in their number, in the order of the numbers; dicts and attributes have no other order."""
@@ -164,18 +230,19 @@ class Reader(NamedTuple):
 
     def _unknown(self, found: str) -> ValueError:
         return ValueError(
-            f"{self.function}: {found}: a network is a tree of linear layers, each a pair (kernel, bias or None) or an "
-            "object or a dict with kernel and bias (Flax), w and b (Haiku) or weight and bias (Equinox). For single "
-            "Flax layers of any kind use `batched_linear` of jax_vbgemm.flax.nnx or jax_vbgemm.flax.linen, for "
-            "products by other arrays batched_gemm"
+            f"{self.function}: {found}: a network is a tree of linear layers, each a pair (kernel, bias or None), an "
+            "nnx.Linear, an eqx.nn.Linear, or a dict with kernel and bias (Flax), w and b (Haiku) or weight and bias "
+            "(Equinox). For single Flax layers of any kind use `batched_linear` of jax_vbgemm.flax.nnx or "
+            "jax_vbgemm.flax.linen, for products by other arrays batched_gemm"
         )
 
 
 def _children(node: Any) -> dict[str, tuple[str, Any]]:
-    """The children of a node that have leaves, by name, each with its key as in Python; a leaf has none."""
+    """The functions among the children of a node and those that have leaves, by name, each with its key as in Python; a
+    leaf has none."""
     found = {}
     for path, child in jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)[0]:
-        if path and jax.tree.leaves(child):
+        if path and (jax.tree.leaves(child) or _is_function(child)):
             (key,) = path
             name = next(getattr(key, field) for field in ("key", "name", "idx") if hasattr(key, field))
             found[str(name)] = jax.tree_util.keystr(path), child
@@ -184,6 +251,16 @@ def _children(node: Any) -> dict[str, tuple[str, Any]]:
 
 def _is_leaf(node: Any) -> bool:
     return bool(jax.tree_util.all_leaves([node]))
+
+
+def _is_function(node: Any) -> bool:
+    """Whether a node is a function, or a module without arrays, of which the call itself is all that is known."""
+    return callable(node) and (_is_leaf(node) or not jax.tree.leaves(node))
+
+
+def _is_a(node: Any, module: str, name: str) -> bool:
+    """Whether a node's type is this class of a library that may not be there."""
+    return type(node) is getattr(sys.modules.get(module), name, None)
 
 
 def _value(node: Any) -> Any:

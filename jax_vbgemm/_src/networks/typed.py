@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.epilogue import Activation, resolve_activation
-from jax_vbgemm._src.networks.api import cast, networks_of
+from jax_vbgemm._src.networks.api import cast, if_one_network, networks_of
 from jax_vbgemm._src.networks.layers import Layer, Reader
 from jax_vbgemm._src.ragged.api import ragged_dot, sizes_argument
-from jax_vbgemm._src.ragged.flat_rows import only_own_columns, stacked
+from jax_vbgemm._src.ragged.flat_rows import only_own_columns, stacked, width_of_lines
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_id
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 from jax_vbgemm._src.ragged.select_rows import select_rows
@@ -40,15 +40,16 @@ def apply_typed(
 
     Args:
       networks: a list of networks, as for `apply`, of one depth and with inputs and results of one width: network t is
-        that of type t. A stack in the list is as many networks as it holds. A list of one stack is read as it is.
-        Other networks are stacked in each call, with hidden layers padded to the widest.
+        that of type t. One network is a list of one. A stack in the list is as many networks as it holds. A list of one
+        stack is read as it is. Other networks are stacked in each call, with hidden layers padded to the widest.
       x: (..., in) with `types`, (rows, in) with `group_sizes`.
       types: integers (...), the type of each row in any order, -1 for none: the row's result is zeros. Rows are sorted
         on the device. Another entry out of range is clamped to the nearest type;
         `jax.experimental.checkify.checkify` (with `user_checks`) reports it.
       group_sizes: in place of `types`, where rows are sorted by type: (types,) integers, the number of rows of each.
         Rows after the last group are zeros in the result.
-      activation, final_activation, dtype: as for `apply`.
+      activation, final_activation, dtype: as for `apply`. A function that is none of the named ones gets rows (rows,
+        width) and must treat each by itself; where networks differ in a hidden width, it is called once for each width.
       precision, implementation: as for `ragged_dot`.
 
     Returns:
@@ -57,7 +58,7 @@ def apply_typed(
     Raises:
       ValueError: as `apply`; also where networks differ in depth or in the width of inputs or results, and where types
         or group_sizes don't fit x, or not exactly one of them is given.
-      TypeError: types or group_sizes are not integers.
+      TypeError: networks is no list (of a dict, `jax.jit` sorts the keys), or types or group_sizes are not integers.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -68,6 +69,11 @@ def apply_typed(
       >>> networks.apply_typed([hydrogen, carbon], jnp.ones((4, 4)), "relu", types=species)[:, 0]
       Array([24., 32.,  0., 24.], dtype=float32)
     """
+    if isinstance(networks, Mapping):
+        raise TypeError(
+            f"{NAME}: networks is a dict: it must be a list, in which network t is that of type t; jax.jit sorts the "
+            "keys of a dict"
+        )
     names, layers = networks_of(Reader(NAME, activation, final_activation, dtype, precision), networks)
     _check_alike(names, layers)
     x = as_array(NAME, "x", x)
@@ -95,9 +101,11 @@ def apply_typed(
         here = [each[step] for each in layers]
         kernel, bias, transposed, widths = _one_stack(here)
         ((rows, kernel, bias),) = cast(NAME, [rows], [Layer(here[0].path, kernel, bias, transposed)], dtype)
-        last = step == depth - 1
+        function = final_activation if step == depth - 1 else activation
+        if len(set(widths)) > 1:
+            function = _on_own_columns(function, sizes, widths)
         rows = typed_layer(
-            NAME, rows, kernel, sizes, bias=bias, activation=final_activation if last else activation,
+            NAME, rows, kernel, sizes, bias=bias, activation=function,
             transpose_rhs=transposed, precision=precision, implementation=implementation,
             gather=None if order is None or slots is None or step else (order, slots[:, None]),
         )  # fmt: skip
@@ -122,6 +130,27 @@ def typed_layer(
     return jnp.where(known[:, None], function(y), jnp.zeros((), y.dtype))
 
 
+def _on_own_columns(activation: Activation, sizes: jax.Array, widths: Sequence[int]) -> Activation:
+    """An activation for rows that are padded to the widest network. The named ones are elementwise and finite at the
+    zeros of the padding. Another function may combine columns (softmax) or have an infinite slope at zero (sqrt): it is
+    called once for each width, on columns of this width alone."""
+    name, function = resolve_activation(NAME, activation)
+    if function is None or name is not None:
+        return activation
+
+    def applied(y: jax.Array) -> jax.Array:
+        width_of_row = width_of_lines(y, sizes, widths)[:, None]
+        result = jnp.zeros_like(y)
+        for width in sorted(set(widths)):
+            own = width_of_row == width
+            # Rows of another width are filled with a number from the function's domain, for which nothing flows back.
+            z = function(jnp.where(own, y[:, :width], jax.lax.stop_gradient(y[:, :1])))
+            result = jnp.where(own, jnp.pad(z, ((0, 0), (0, y.shape[1] - width))), result)
+        return result
+
+    return applied
+
+
 def _check_alike(names: Sequence[str], layers: Sequence[Sequence[Layer]]) -> None:
     """ValueError unless all networks have the same depth, and results and inputs of the same width."""
     if not layers:
@@ -134,6 +163,7 @@ def _check_alike(names: Sequence[str], layers: Sequence[Sequence[Layer]]) -> Non
             raise ValueError(
                 f"{NAME}: {name} has {described(*ours)}, but {names[0]} has {described(*theirs)}: networks among which "
                 "rows choose must agree in these; networks.apply takes any, with an input for each"
+                f"{if_one_network(layers)}"
             )
         if len(each[0].stack) > 1:
             raise ValueError(f"{NAME}: {each[0].path} is {each[0].kernel.shape}: a stack of types has one leading axis")

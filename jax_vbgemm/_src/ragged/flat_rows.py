@@ -30,10 +30,14 @@ def stacked(matrices: Sequence[jax.Array], *, columns: int = 0, rows: int = 0) -
 
 def only_own_columns(lines: jax.Array, group_sizes: jax.Array, widths: Sequence[int]) -> jax.Array:
     """Lines (rows, columns) with zeros beyond the width of each line's group; lines after the last group stay."""
-    rows = rows_of_groups(group_sizes, None, lines.shape[0], len(widths))
-    width = jnp.array(widths, jnp.int32)[group_of(lax.iota(jnp.int32, lines.shape[0]), rows.end)]
-    own = lax.iota(jnp.int32, lines.shape[1])[None] < width[:, None]
+    own = lax.iota(jnp.int32, lines.shape[1])[None] < width_of_lines(lines, group_sizes, widths)[:, None]
     return jnp.where(own, lines, jnp.zeros((), lines.dtype))
+
+
+def width_of_lines(lines: jax.Array, group_sizes: jax.Array, widths: Sequence[int]) -> jax.Array:
+    """(rows,): the width of each line's group; lines after the last group have that of some group."""
+    rows = rows_of_groups(group_sizes, None, lines.shape[0], len(widths))
+    return jnp.array(widths, jnp.int32)[group_of(lax.iota(jnp.int32, lines.shape[0]), rows.end)]
 
 
 def whole_rows(group_sizes: jax.Array, widths: np.ndarray, elements: Any, count: Any) -> jax.Array:
