@@ -68,15 +68,16 @@ def _choice(
 
 def members_of(work: Contraction) -> tuple[Member, ...]:
     """The blocks of the result as members of one call."""
-    members = []
-    passed: set[tuple[int, Sector]] = set()
+    members: list[Member] = []
+    passed: set[int] = set()
     for pairs in work.segments.values():
-        dots, arrays, copied = [], 1, []  # one array is the result
+        # One array is the result, or the buffer of all results.
+        dots, arrays, copied = [], 0 if work.packed and members else 1, []
         for pair in pairs:
             x, y = work.left[pair[0]], work.right[pair[1]]
-            for key, form in (((0, pair[0]), x), ((1, pair[1]), y)):
-                if key not in passed:
-                    passed.add(key)
+            for array, form in ((work.passed[0][pair[0]], x), (work.passed[1][pair[1]], y)):
+                if array not in passed:
+                    passed.add(array)
                     arrays += 1
                     copied += [] if form.order is None else [form.shape[0] * form.shape[1]]
             dots.append(Problem(x.shape[0], y.shape[1], x.shape[1], 1, x.transposed, y.transposed))
