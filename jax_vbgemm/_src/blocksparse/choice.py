@@ -71,8 +71,9 @@ def members_of(work: Contraction) -> tuple[Member, ...]:
     members: list[Member] = []
     passed: set[int] = set()
     for pairs in work.segments.values():
-        # One array is the result, or the buffer of all results.
+        # One array is the result, or the buffer of all results, which the first member counts, as it does copies.
         dots, arrays, copied = [], 0 if work.packed and members else 1, []
+        copied += [moved.elements for moved in work.moved if moved is not None and not members]
         for pair in pairs:
             x, y = work.left[pair[0]], work.right[pair[1]]
             for array, form in ((work.passed[0][pair[0]], x), (work.passed[1][pair[1]], y)):

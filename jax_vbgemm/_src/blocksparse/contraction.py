@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax_vbgemm._src.blocksparse.axes import Axes, free_axes
 from jax_vbgemm._src.blocksparse.block_array import Block, Structure, inverse, structure_of
 from jax_vbgemm._src.blocksparse.blocks import Blocks, Sector
+from jax_vbgemm._src.blocksparse.rearrangement import Rearrangement
 from jax_vbgemm._src.matmul.api import batched_matmul_sum
 from jax_vbgemm._src.matmul.layout import Layout, Levels, Shape, merge
 from jax_vbgemm._src.matmul.view import Operand, View
@@ -48,7 +49,8 @@ class Contraction:
     segments: the pairs of sectors whose products add up to each block of the result. left, right: the forms of the
     blocks that are used. passed: the number of the array or buffer that each of these blocks is passed in, for a and b.
     axes_a, axes_b: the contracted axes, in the order in which they are merged. free_a, free_b: the free axes. rows,
-    columns: the free axes in the order in which they are merged, which is the order in memory.
+    columns: the free axes in the order in which they are merged, which is the order in memory. moved: for a and b, the
+    structure of a copy of the tensor whose blocks are matrices; None where its blocks are read in place.
     """
 
     def __init__(self, a: Blocks, b: Blocks, axes: tuple[Axes, Axes], *, packed: bool = False) -> None:
@@ -56,6 +58,7 @@ class Contraction:
         self.left: dict[Sector, Form] = {}
         self.right: dict[Sector, Form] = {}
         self.dtypes, self.packed = (a.dtype, b.dtype), packed
+        self.moved: tuple[Structure | None, Structure | None] = None, None
         self.axes_a, self.axes_b = axes
         if a.ndim is None or b.ndim is None:
             return
@@ -90,14 +93,20 @@ class Contraction:
         arrays = [_array(a.blocks[sector]) for sector in used_a] + [_array(b.blocks[sector]) for sector in used_b]
         numbers = iter(distinct(arrays)[1])
         self.passed = tuple({sector: next(numbers) for sector in sectors} for sectors in (used_a, used_b))
+        self.moved = (
+            _moved(a, used_a, (*self.rows, *self.axes_a), contracted=self.axes_a),
+            _moved(b, used_b, (*self.axes_b, *self.columns), contracted=self.axes_b),
+        )
 
     def results(
         self, a: Blocks, b: Blocks, by_xla: Collection[Sector], preferred_element_type: Any = None, **options: Any
     ) -> dict[Sector, Operand]:
         """The result's blocks, for each sector to which at least one pair of blocks contributes; XLA computes those of
         the sectors `by_xla` by dots. The other ones are windows of one buffer if the contraction is `packed`."""
-        left = {sector: form(a.blocks[sector]) for sector, form in self.left.items()}
-        right = {sector: form(b.blocks[sector]) for sector, form in self.right.items()}
+        left, right = (
+            {sector: form(block) for (sector, form), block in zip(forms.items(), _in_place(x, forms, moved), strict=True)}
+            for x, forms, moved in zip((a, b), (self.left, self.right), self.moved, strict=True)
+        )
         options["preferred_element_type"] = preferred_element_type
 
         def products(segments: Segments, into: Any = None, **options: Any) -> dict[Sector, Any]:
@@ -214,12 +223,45 @@ def _elements_apart(x: Blocks, sectors: Iterable[Sector], rows: Axes, columns: A
     for sector in sectors:
         block = x.blocks[sector]
         if isinstance(block, View):
-            levels = merge((size, (stride,)) for size, stride in _levels(block.layout, contracted))
-            apart += block.size if len(levels) > 1 else 0
+            apart += block.size if _are_apart(block, contracted) else 0
         else:
             form = _form(block, rows, columns)
             apart += 0 if form.order is None else math.prod(form.shape)
     return apart
+
+
+def _are_apart(view: View, axes: Axes) -> bool:
+    """Whether the elements of these axes are not one stride apart."""
+    return len(merge((size, (stride,)) for size, stride in _levels(view.layout, axes))) > 1
+
+
+def _moved(x: Blocks, sectors: Collection[Sector], order: Axes, *, contracted: Axes) -> Structure | None:
+    """The structure of a copy with the axes in this order in memory; None where it is better to read blocks in place.
+
+    A product of views whose contracted axes are apart becomes several, each with a part of K. Where these are most of
+    the elements, one copy of all blocks takes less time: on a CPU, 100 us in place of 700 for 85 blocks of 32,000
+    numbers. A copy of views of different buffers would be several operations.
+    """
+    blocks = [x.blocks[sector] for sector in sectors]
+    views = [block for block in blocks if isinstance(block, View)]
+    apart = sum(view.size for view in views if _are_apart(view, contracted))
+    if len(views) < len(blocks) or len(distinct([view.buffer for view in views])[0]) != 1:
+        return None
+    if 2 * apart <= sum(view.size for view in views):
+        return None
+    return structure_of({sector: x.blocks[sector].shape for sector in sectors}, x.dtype, order)
+
+
+def _in_place(x: Blocks, sectors: Iterable[Sector], moved: Structure | None) -> list[Operand]:
+    """The blocks of these sectors, as they are or in a copy with the structure `moved`."""
+    blocks = [x.blocks[sector] for sector in sectors]
+    if moved is None:
+        return blocks
+    views = [x.blocks[sector] for sector in moved.sectors]
+    buffer = views[0].buffer
+    copy = Rearrangement(tuple(view.layout for view in views), buffer.size, moved.layouts, moved.elements)
+    flat = copy(buffer.reshape(-1))
+    return [View.with_layout(flat, moved.layout_of[sector]) for sector in sectors]
 
 
 def _form(block: Operand, rows: Axes, columns: Axes) -> Form:
