@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.blocksparse.axes import Axes, free_axes
-from jax_vbgemm._src.blocksparse.block_array import Block
+from jax_vbgemm._src.blocksparse.block_array import Block, pack
 from jax_vbgemm._src.blocksparse.blocks import Blocks
 from jax_vbgemm._src.blocksparse.choice import left_to_xla
 from jax_vbgemm._src.blocksparse.contraction import Contraction
@@ -40,14 +40,18 @@ def contract_arrays(function: str, a: Any, b: Any, axes: tuple[Axes, Axes], *, p
     axes_a, axes_b = axes
     check_arrays(function, a, b, axes_a, axes_b)
     of_a, of_b = Blocks(function, "a", a.blocks), Blocks(function, "b", b.blocks)
+    given = of_a, of_b
+    if packed:
+        of_a, of_b = (_in_one_buffer(x) for x in given)
     work = Contraction(of_a, of_b, axes, packed=packed)
-    by_xla = left_to_xla(work, has_own_way=True, signed=_is_fermionic(a), **options)
+    # symmray's own way takes blocks out of their buffer: thousands of operations, which take a minute to compile.
+    by_xla = left_to_xla(work, has_own_way=not packed, signed=_is_fermionic(a), **options)
     if by_xla is None:
-        a, b = (
-            x.copy_with(blocks={sector: dense(block) for sector, block in blocks.blocks.items()})
-            for x, blocks in ((a, of_a), (b, of_b))
-        )
+        a, b = (x.copy_with(blocks=blocks.blocks) for x, blocks in zip((a, b), given, strict=True))
         return a.tensordot(b, axes)
+    if packed and len(by_xla) == len(work.segments):  # without a call, no buffer is needed
+        of_a, of_b = given
+        work = Contraction(of_a, of_b, axes)
     signs = None
     if _is_fermionic(a) and work.segments:
         signs = fewest_negations(work, of_a, of_b, _signs(a, b, axes_a, axes_b), by_result=packed)
@@ -69,6 +73,13 @@ def contract_arrays(function: str, a: Any, b: Any, axes: tuple[Axes, Axes], *, p
         return result.copy_with(blocks={(): value}).phase_sync().blocks[()] if _is_fermionic(a) else value
     known = [x.dtype for x in (of_a, of_b) if x.dtype is not None]
     return jnp.zeros((), jnp.result_type(*known) if known else float)
+
+
+def _in_one_buffer(x: Blocks) -> Blocks:
+    """The tensor with its blocks in one buffer: as it is, if they are, or else packed."""
+    if x.blocks and all(isinstance(block, Block) for block in x.blocks.values()):
+        return x
+    return Blocks(x.function, x.name, pack(x.blocks))
 
 
 def _is_fermionic(x: Any) -> bool:
@@ -102,9 +113,8 @@ def _signs(a: Any, b: Any, axes_a: Axes, axes_b: Axes) -> Signs:
 @functools.cache
 def _register_blocks() -> None:
     """Tells autoray, by which symmray calls functions of blocks, that those of `Block` are the functions of jax.numpy,
-    except that its axes are permuted in place."""
+    except that its axes are permuted in place. (To autoray, the library of JAX's own arrays is "jax".)"""
     import autoray  # symmray needs it
 
-    autoray.register_backend(Block, "vbgemm_blocks")
-    autoray.register_module_alias("vbgemm_blocks", "jax.numpy")
-    autoray.register_function("vbgemm_blocks", "transpose", Block.transpose)
+    autoray.register_backend(Block, "jax.numpy")
+    autoray.register_function("jax.numpy", "transpose", Block.transpose)
