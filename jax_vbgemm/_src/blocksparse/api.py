@@ -11,7 +11,7 @@ import numpy as np
 from jax_vbgemm._src.blocksparse import axes as of_tensordot
 from jax_vbgemm._src.blocksparse import einsum as of_einsum
 from jax_vbgemm._src.blocksparse.axes import Axes, contracted_axes
-from jax_vbgemm._src.blocksparse.block_array import Block, BlockArray, packed_again
+from jax_vbgemm._src.blocksparse.block_array import Block, BlockArray, pack, packed_again
 from jax_vbgemm._src.blocksparse.blocks import Blocks, Modulus, checked_modulus, is_block_array
 from jax_vbgemm._src.blocksparse.choice import left_to_xla
 from jax_vbgemm._src.blocksparse.contraction import Contraction
@@ -124,8 +124,8 @@ def einsum(
       As `tensordot`.
 
     Raises:
-      ValueError: as `tensordot`; also where a tensor does not have as many axes as labels, where a label occurs twice in
-        one tensor, in one tensor alone, or in both and in the result.
+      ValueError: as `tensordot`; also where a tensor does not have as many axes as labels, where a label occurs twice
+        in one tensor, in one tensor alone, or in both and in the result.
       TypeError: as `tensordot`; also where the equation is not a string.
 
     Examples:
@@ -188,9 +188,12 @@ def _contracted(name: str, a: Any, b: Any, split: Any, modulus: Any, packed: boo
 
 def as_block_array(work: Contraction, blocks: dict[Any, Any]) -> BlockArray:
     """The result of a packed contraction as one BlockArray; blocks that XLA has computed go into its buffer."""
-    dtype = next((block.dtype for block in blocks.values()), np.result_type(*(x for x in work.dtypes if x), np.float32))
+    if not blocks:
+        empty: BlockArray = pack({})
+        return empty
+    first = next(iter(blocks.values()))
+    dtype = first.dtype
     structure = work.structure({sector: tuple(block.shape) for sector, block in blocks.items()}, dtype)
-    first = next(iter(blocks.values()), None)
     if isinstance(first, Block) and all(isinstance(block, Block) for block in blocks.values()):
         return BlockArray(first.buffer, structure)
     return packed_again(blocks, structure, dtype)

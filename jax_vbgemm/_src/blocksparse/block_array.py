@@ -129,9 +129,9 @@ class BlockArray(Mapping[Sector, Block]):
     """A block-sparse tensor in one buffer; `pack` makes one, and products of BlockArrays are BlockArrays.
 
     A mapping from sectors to blocks, in ascending order, each block a window of the buffer. To JAX it is a pytree whose
-    one leaf is the buffer: a jitted function of hundreds of blocks has one argument, and `jax.tree.map` (sums, multiples,
-    optax's updates, a scan's carry, donation) is one operation. There is no padding, so that the norm of the buffer is
-    that of the tensor.
+    one leaf is the buffer: a jitted function of hundreds of blocks has one argument, and `jax.tree.map` (sums,
+    multiples, optax's updates, a scan's carry, donation) is one operation. There is no padding, so that the norm of the
+    buffer is that of the tensor.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -239,7 +239,9 @@ def pack(blocks: Any) -> Any:
     if is_block_array(blocks):
         return blocks.copy_with(blocks=dict(pack(blocks.blocks)))
     if not isinstance(blocks, Mapping):
-        raise TypeError(f"pack: blocks must be a dict of blocks or an array of symmray that has blocks, not {shown(blocks)}")
+        raise TypeError(
+            f"pack: blocks must be a dict of blocks or an array of symmray that has blocks, not {shown(blocks)}"
+        )
     checked = Blocks("pack", "blocks", blocks)
     dtype = jnp.zeros(()).dtype if checked.dtype is None else checked.dtype
     shapes = {sector: tuple(block.shape) for sector, block in checked.blocks.items()}
@@ -263,8 +265,8 @@ def _buffer(blocks: Sequence[jax.Array], structure: Structure, dtype: Any) -> ja
 
 @functools.partial(jax.jit, static_argnames="structure")
 def _arrays_of(buffer: jax.Array, structure: Structure) -> list[jax.Array]:
-    """All blocks as arrays, by one split: its transpose is one concatenation, where the transpose of each slice would be
-    an array as large as the buffer."""
+    """All blocks as arrays, by one split: its transpose is one concatenation, where the transpose of each slice would
+    be an array as large as the buffer."""
     if not structure.layouts:
         return []
     pieces = jax.lax.split(buffer, [structure.layouts[number].size for number in structure.in_buffer])

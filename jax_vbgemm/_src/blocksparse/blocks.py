@@ -65,8 +65,8 @@ class Blocks:
                 key = tuple(reduced(charge, modulus) for charge in sector)
             except TypeError:
                 raise TypeError(
-                    f"{self.function}: {self.name} has the sector {sector!r}, whose charges must be integers, or tuples "
-                    f"of as many integers as modulus={modulus!r} has entries"
+                    f"{self.function}: {self.name} has the sector {sector!r}, whose charges must be integers, or "
+                    f"tuples of as many integers as modulus={modulus!r} has entries"
                 ) from None
             if key in written:
                 raise ValueError(
@@ -167,7 +167,8 @@ def checked_modulus(function: str, modulus: Any) -> Modulus:
             raise TypeError(f"{function}: modulus must be an integer, None or a tuple of these, not {shown(modulus)}")
         if part < 1:
             raise ValueError(f"{function}: modulus is {modulus}: it must be positive")
-    return modulus
+    checked: Modulus = modulus
+    return checked
 
 
 def _kind(charge: Hashable) -> Any:

@@ -60,6 +60,10 @@ class Contraction:
         self.dtypes, self.packed = (a.dtype, b.dtype), packed
         self.moved: tuple[Structure | None, Structure | None] = None, None
         self.axes_a, self.axes_b = axes
+        self.free_a: Axes = ()
+        self.free_b: Axes = ()
+        self.rows: Axes = ()
+        self.columns: Axes = ()
         if a.ndim is None or b.ndim is None:
             return
         a.check_contracted(self.axes_a, b, self.axes_b)
@@ -104,7 +108,10 @@ class Contraction:
         """The result's blocks, for each sector to which at least one pair of blocks contributes; XLA computes those of
         the sectors `by_xla` by dots. The other ones are windows of one buffer if the contraction is `packed`."""
         left, right = (
-            {sector: form(block) for (sector, form), block in zip(forms.items(), _in_place(x, forms, moved), strict=True)}
+            {
+                sector: form(block)
+                for (sector, form), block in zip(forms.items(), _in_place(x, forms, moved), strict=True)
+            }
             for x, forms, moved in zip((a, b), (self.left, self.right), self.moved, strict=True)
         )
         options["preferred_element_type"] = preferred_element_type
@@ -131,8 +138,7 @@ class Contraction:
             structure = self.structure({sector: shapes[sector] for sector in in_call}, dtype)
             buffer = jnp.zeros(structure.elements, dtype)  # covered by the results, so that the call does not get it
             windows = {
-                sector: View.with_layout(buffer, self._matrix(layout))
-                for sector, layout in structure.layout_of.items()
+                sector: View.with_layout(buffer, self._matrix(layout)) for sector, layout in structure.layout_of.items()
             }
             written = products(in_call, windows, **options)
             for sector, layout in structure.layout_of.items():
@@ -257,7 +263,7 @@ def _in_place(x: Blocks, sectors: Iterable[Sector], moved: Structure | None) -> 
     blocks = [x.blocks[sector] for sector in sectors]
     if moved is None:
         return blocks
-    views = [x.blocks[sector] for sector in moved.sectors]
+    views = [block for sector in moved.sectors if isinstance(block := x.blocks[sector], View)]
     buffer = views[0].buffer
     copy = Rearrangement(tuple(view.layout for view in views), buffer.size, moved.layouts, moved.elements)
     flat = copy(buffer.reshape(-1))

@@ -11,8 +11,8 @@ NAME = "einsum"
 
 
 class Equation(NamedTuple):
-    """A contraction: the contracted axes of a and b, pair by pair, and the order of the free axes of a and then b in the
-    result."""
+    """A contraction: the contracted axes of a and b, pair by pair, and the order in which the result has the free axes
+    of a and those of b."""
 
     axes: tuple[Axes, Axes]
     order: Axes

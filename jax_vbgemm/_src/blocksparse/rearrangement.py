@@ -65,7 +65,7 @@ def _abstract_eval(buffer: Any, *, rearrangement: Rearrangement) -> Any:
 
 
 def _batched(args: Sequence[Any], dims: Sequence[Any], *, rearrangement: Rearrangement) -> tuple[Any, int]:
-    return rearrangement(batching.moveaxis(args[0], dims[0], 0)), 0
+    return rearrangement(jnp.moveaxis(args[0], dims[0], 0)), 0
 
 
 rearrange_p.def_impl(functools.partial(compat.apply_primitive, rearrange_p))

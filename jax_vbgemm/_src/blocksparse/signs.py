@@ -68,8 +68,11 @@ def with_signs(blocks: Mapping[Sector, Operand], negative: Collection[Sector]) -
     results = dict(blocks)
     if not negative:
         return results
-    alone = [sector for sector in negative if not isinstance(blocks[sector], View)]
-    results.update(zip(alone, negated([blocks[sector] for sector in alone]), strict=True) if alone else ())
+    alone = {sector: block for sector in negative if not isinstance(block := blocks[sector], View)}
+    if all(jnp.issubdtype(block.dtype, jnp.inexact) for block in alone.values()):
+        results.update(zip(alone, negated(list(alone.values())), strict=True) if alone else ())
+    else:
+        results.update({sector: -block for sector, block in alone.items()})
     views = {sector: block for sector, block in blocks.items() if isinstance(block, View)}
     buffers, numbers = distinct([view.buffer for view in views.values()])
     number_of = dict(zip(views, numbers, strict=True))

@@ -106,15 +106,19 @@ def _signs(a: Any, b: Any, axes_a: Axes, axes_b: Axes) -> Signs:
     flipped = [axis for axis in axes_a if not a.indices[axis].dual]
     a = a.phase_transpose((*free_axes(axes_a, a.ndim), *axes_a)).phase_flip(*flipped)
     b = b.phase_transpose((*axes_b[::-1], *free_axes(axes_b, b.ndim)))
-    negative = (frozenset(sector for sector, phase in x.phases.items() if phase == -1) for x in (a, b))
-    return Signs(*negative, frozenset())
+    of_a, of_b = (frozenset(sector for sector, phase in x.phases.items() if phase == -1) for x in (a, b))
+    return Signs(of_a, of_b, frozenset())
 
 
 @functools.cache
 def _register_blocks() -> None:
-    """Tells autoray, by which symmray calls functions of blocks, that those of `Block` are the functions of jax.numpy,
-    except that its axes are permuted in place. (To autoray, the library of JAX's own arrays is "jax".)"""
-    import autoray  # symmray needs it
+    """Tells autoray, by which symmray calls functions of blocks, those of `Block`: the functions of jax.numpy, except
+    that axes are permuted in place."""
+    import autoray  # type: ignore[import-untyped]  # symmray needs it
 
-    autoray.register_backend(Block, "jax.numpy")
-    autoray.register_function("jax.numpy", "transpose", Block.transpose)
+    autoray.register_backend(Block, "vbgemm_blocks")
+    for prefix, module in (("", jnp), ("linalg.", jnp.linalg)):
+        for name in dir(module):
+            if callable(getattr(module, name)):
+                autoray.register_function("vbgemm_blocks", prefix + name, getattr(module, name))
+    autoray.register_function("vbgemm_blocks", "transpose", Block.transpose)
