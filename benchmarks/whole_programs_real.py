@@ -9,6 +9,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -186,9 +187,9 @@ def peps(size: str) -> list[Case]:
 
     theirs = autoray.get_lib_fn("symmray", "tensordot")
 
-    def ours(function: Callable[..., Any]) -> Callable[..., Any]:
+    def ours(function: Callable[..., Any], packed: bool | None = None) -> Callable[..., Any]:
         def traced(*args: Any) -> Any:
-            autoray.register_function("symmray", "tensordot", blocksparse.tensordot)
+            autoray.register_function("symmray", "tensordot", partial(blocksparse.tensordot, packed=packed))
             try:
                 return function(*args)
             finally:
@@ -207,11 +208,10 @@ def peps(size: str) -> list[Case]:
             tensors = qtn.unpack(params, skeleton)
             return (tensors.H & tensors).contract(all, optimize="greedy")
 
-        gradient = jax.grad(norm)
         name = f"{rows}x{columns} bond {bond}"
         return [
-            Case(name, norm, (params,), {"blocksparse": ours(norm)}),
-            Case(f"{name} gradient", gradient, (params,), {"blocksparse": ours(gradient)}),
+            Case(title, function, (params,), {"blocksparse": ours(function), "packed": ours(function, packed=True)})
+            for title, function in ((name, norm), (f"{name} gradient", jax.grad(norm)))
         ]
 
     shapes = of_size(size, [(2, 2, 2)], [(2, 2, 4), (2, 2, 8)], [(2, 2, 6), (2, 3, 18)])

@@ -87,7 +87,7 @@ FUNCTIONS = [
             "group", "newton_schulz", "pack", "plan", "quantize", "ragged_dot", "ragged_dot_general", "ragged_matmul",
             "target",
         ),
-        "jax_vbgemm.blocksparse": ("tensordot",),
+        "jax_vbgemm.blocksparse": ("einsum", "pack", "tensordot"),
         "jax_vbgemm.flax.linen": ("batched_linear",),
         "jax_vbgemm.flax.nnx": ("batched_linear",),
         "jax_vbgemm.moe": (
@@ -110,6 +110,7 @@ CLASSES = [("jax_vbgemm", name) for name in ("RaggedArray", "Scaled", "View", "V
         for api in ("linen", "nnx")
         for name in ("BatchedLinear", "BranchedConv1x1", "HeteroLinear", "MixtureOfExperts", "MultiLoRA")
     ),
+    ("jax_vbgemm.blocksparse", "BlockArray"),
     ("jax_vbgemm.irreps", "LinearMap"),
     ("jax_vbgemm.irreps.equinox", "Linear"),
     ("jax_vbgemm.irreps.flax", "Linear"),

@@ -358,4 +358,4 @@ def test_arrays_that_do_not_fit():
 
 
 def test_is_public():
-    assert blocksparse.__all__ == ["tensordot"]
+    assert blocksparse.__all__ == ["BlockArray", "einsum", "pack", "tensordot"]

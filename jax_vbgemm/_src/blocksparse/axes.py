@@ -5,8 +5,9 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from jax_vbgemm._src.blocksparse.blocks import NAME
 from jax_vbgemm._src.util.shown import shown
+
+NAME = "tensordot"
 
 Axes = tuple[int, ...]
 

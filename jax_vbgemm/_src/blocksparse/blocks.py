@@ -3,40 +3,50 @@
 from __future__ import annotations
 
 import numbers
+import operator
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-import jax
-
-from jax_vbgemm._src.util.arguments import as_array
-
-NAME = "tensordot"
+from jax_vbgemm._src.matmul.view import Operand, View, as_operand
+from jax_vbgemm._src.util.shown import shown
 
 Sector = tuple[Hashable, ...]
 """The charge of each axis: an int for U1 or Z2, a tuple of ints for a product of groups."""
+
+Modulus = int | tuple[int | None, ...] | None
+"""Charges are numbers modulo this one (Z_N); None: integers (U1). A tuple has one entry for each part of a charge."""
+
+
+def is_block_array(x: Any) -> bool:
+    """Whether x is an array of symmray with blocks by sector (symmray's flat arrays have one stacked array instead)."""
+    return isinstance(getattr(x, "blocks", None), Mapping) and all(
+        hasattr(x, name) for name in ("indices", "symmetry", "copy_with", "tensordot")
+    )
 
 
 class Blocks:
     """A block-sparse tensor: its blocks by sector, in the order of sectors, independently of the order of insertion.
 
-    `name` is the operand's name in messages. `ndim` is None for a tensor without blocks, whose axes are unknown.
+    `function`, `name`: of the public function and of its argument in messages. `ndim` is None for a tensor without
+    blocks, whose axes are unknown. With a modulus, the sectors are those of the reduced charges.
     """
 
-    def __init__(self, name: str, blocks: Mapping[Sector, Any]) -> None:
-        self.name = name
+    def __init__(self, function: str, name: str, blocks: Mapping[Sector, Any], modulus: Modulus = None) -> None:
+        self.function, self.name = function, name
         for sector in blocks:
             if not isinstance(sector, tuple):
                 raise TypeError(
-                    f"{NAME}: {name} has the key {sector!r}: a sector must be a tuple with the charge of each axis"
+                    f"{function}: {name} has the key {sector!r}: a sector must be a tuple with the charge of each axis"
                 )
+        written = dict(zip(blocks, blocks, strict=True)) if modulus is None else self._reduced(blocks, modulus)
         try:
-            sectors = sorted(blocks)
+            sectors = sorted(written)
         except TypeError as error:
             raise TypeError(
-                f"{NAME}: the sectors of {name} must have an order, as JAX wants of keys: {error}"
+                f"{function}: the sectors of {name} must have an order, as JAX wants of keys: {error}"
             ) from None
-        self.blocks: dict[Sector, jax.Array] = {
-            sector: as_array(NAME, f"{name}[{sector!r}]", blocks[sector]) for sector in sectors
+        self.blocks: dict[Sector, Operand] = {
+            sector: as_operand(function, f"{name}[{written[sector]!r}]", blocks[written[sector]]) for sector in sectors
         }
         first = next(iter(sectors), None)
         self.ndim = None if first is None else len(first)
@@ -47,35 +57,71 @@ class Blocks:
         for sector, block in self.blocks.items():
             self._check(sector, block, first)
 
-    def _check(self, sector: Sector, block: jax.Array, first: Any) -> None:
+    def _reduced(self, blocks: Mapping[Sector, Any], modulus: Modulus) -> dict[Sector, Sector]:
+        """The sectors as they are written, by their charges modulo `modulus`."""
+        written: dict[Sector, Sector] = {}
+        for sector in blocks:
+            try:
+                key = tuple(reduced(charge, modulus) for charge in sector)
+            except TypeError:
+                raise TypeError(
+                    f"{self.function}: {self.name} has the sector {sector!r}, whose charges must be integers, or "
+                    f"tuples of as many integers as modulus={modulus!r} has entries"
+                ) from None
+            if key in written:
+                raise ValueError(
+                    f"{self.function}: {self.name} has the sectors {written[key]!r} and {sector!r}, which are one "
+                    f"sector modulo {modulus}: add their blocks"
+                )
+            written[key] = sector
+        return written
+
+    def _check(self, sector: Sector, block: Operand, first: Any) -> None:
         if len(sector) != self.ndim:
             raise ValueError(
-                f"{NAME}: {self.name} has the sectors {first!r} and {sector!r}: all must have one charge for each axis"
+                f"{self.function}: {self.name} has the sectors {first!r} and {sector!r}: all must have one charge for "
+                "each axis"
             )
         if block.ndim != self.ndim:
             raise ValueError(
-                f"{NAME}: {self._shown(sector)}: it must have an axis for each of its sector's {self.ndim} charges"
+                f"{self.function}: {self._shown(sector)}: it must have an axis for each of its sector's {self.ndim} "
+                "charges"
             )
         if block.dtype != self.dtype:
             raise ValueError(
-                f"{NAME}: {self.name}[{sector!r}] is {block.dtype} but {self.name}[{first!r}] is {self.dtype}: "
-                "the blocks of one tensor must have one dtype"
+                f"{self.function}: {self.name}[{sector!r}] is {block.dtype} but {self.name}[{first!r}] is "
+                f"{self.dtype}: the blocks of one tensor must have one dtype"
             )
         for axis, (charge, size) in enumerate(zip(sector, block.shape, strict=True)):
             if _kind(charge) != self._kinds[axis]:
                 raise ValueError(
-                    f"{NAME}: {self.name} has the sectors {first!r} and {sector!r}: the charges {first[axis]!r} and "
-                    f"{charge!r} of axis {axis} must be of one kind"
+                    f"{self.function}: {self.name} has the sectors {first!r} and {sector!r}: the charges "
+                    f"{first[axis]!r} and {charge!r} of axis {axis} must be of one kind"
                 )
             known, where = self._sizes.setdefault((axis, charge), (size, sector))
             if known != size:
                 raise ValueError(
-                    f"{NAME}: {self._shown(sector)} but {self._shown(where)}: charge {charge!r} of axis {axis} "
-                    f"must have one size, not {size} and {known}"
+                    f"{self.function}: {self._shown(sector)} but {self._shown(where)}: charge {charge!r} of axis "
+                    f"{axis} must have one size, not {size} and {known}"
                 )
 
     def _shown(self, sector: Sector) -> str:
         return f"{self.name}[{sector!r}] is {tuple(self.blocks[sector].shape)}"
+
+    def charges(self, axis: int) -> dict[Hashable, int]:
+        """The size of each charge of an axis."""
+        return {charge: size for (at, charge), (size, _) in sorted(self._sizes.items()) if at == axis}
+
+    @property
+    def memory(self) -> tuple[int, ...]:
+        """The axes in the order in which they lie in memory, outermost first: that of the largest block that is a view,
+        or of arrays."""
+        views = [block for block in self.blocks.values() if isinstance(block, View)]
+        axes = range(self.ndim or 0)
+        if not views:
+            return tuple(axes)
+        dimensions = max(views, key=lambda view: view.size).layout.dimensions
+        return tuple(sorted(axes, key=lambda axis: -dimensions[axis][0][1]))
 
     def check_contracted(self, axes: tuple[int, ...], other: Blocks, others: tuple[int, ...]) -> None:
         """Raises where a charge has different sizes in an axis of this tensor and in the axis contracted with it, or
@@ -85,7 +131,7 @@ class Blocks:
             if self._kinds[axis] != other._kinds[its]:
                 mine, yours = (x._first for x in (self, other))
                 raise ValueError(
-                    f"{NAME}: axis {axis} of {self.name} and axis {its} of {other.name} are contracted, but "
+                    f"{self.function}: axis {axis} of {self.name} and axis {its} of {other.name} are contracted, but "
                     f"{self.name} has the sector {mine!r} with the charge {mine[axis]!r}, and {other.name} has "
                     f"{yours!r} with {yours[its]!r}: charges of both must be of one kind"
                 )
@@ -93,10 +139,36 @@ class Blocks:
             found = other._sizes.get((meets[axis], charge)) if axis in meets else None
             if found is not None and found[0] != size:
                 raise ValueError(
-                    f"{NAME}: axis {axis} of {self.name} and axis {meets[axis]} of {other.name} are contracted, but "
-                    f"{self._shown(sector)} and {other._shown(found[1])}: charge {charge!r} must have one size, "
-                    f"not {size} and {found[0]}"
+                    f"{self.function}: axis {axis} of {self.name} and axis {meets[axis]} of {other.name} are "
+                    f"contracted, but {self._shown(sector)} and {other._shown(found[1])}: charge {charge!r} must have "
+                    f"one size, not {size} and {found[0]} (the sizes of charges are {self.charges(axis)} and "
+                    f"{other.charges(meets[axis])})"
                 )
+
+
+def reduced(charge: Any, modulus: Modulus) -> Any:
+    """The charge with each of its parts in 0 to N - 1, for parts that have a modulus N."""
+    if isinstance(charge, tuple):
+        of_parts = modulus if isinstance(modulus, tuple) else (modulus,) * len(charge)
+        if len(of_parts) != len(charge):
+            raise TypeError
+        return tuple(reduced(part, of_part) for part, of_part in zip(charge, of_parts, strict=True))
+    if isinstance(modulus, tuple):
+        raise TypeError
+    return operator.index(charge) if modulus is None else operator.index(charge) % modulus
+
+
+def checked_modulus(function: str, modulus: Any) -> Modulus:
+    """The modulus; ValueError or TypeError where it is none."""
+    for part in modulus if isinstance(modulus, tuple) else (modulus,):
+        if part is None:
+            continue
+        if isinstance(part, bool) or not isinstance(part, numbers.Integral):
+            raise TypeError(f"{function}: modulus must be an integer, None or a tuple of these, not {shown(modulus)}")
+        if part < 1:
+            raise ValueError(f"{function}: modulus is {modulus}: it must be positive")
+    checked: Modulus = modulus
+    return checked
 
 
 def _kind(charge: Hashable) -> Any:

@@ -33,6 +33,8 @@ def left_to_xla(
         return frozenset()
     if choice.alternative:
         return None
+    if work.packed and not all(choice.alone):
+        return frozenset()  # dots take blocks out of their buffer and into another: 1400 us for a chain that takes 1050
     return frozenset(sector for sector, alone in zip(work.segments, choice.alone, strict=True) if alone)
 
 
@@ -68,15 +70,17 @@ def _choice(
 
 def members_of(work: Contraction) -> tuple[Member, ...]:
     """The blocks of the result as members of one call."""
-    members = []
-    passed: set[tuple[int, Sector]] = set()
+    members: list[Member] = []
+    passed: set[int] = set()
     for pairs in work.segments.values():
-        dots, arrays, copied = [], 1, []  # one array is the result
+        # One array is the result, or the buffer of all results, which the first member counts, as it does copies.
+        dots, arrays, copied = [], 0 if work.packed and members else 1, []
+        copied += [moved.elements for moved in work.moved if moved is not None and not members]
         for pair in pairs:
             x, y = work.left[pair[0]], work.right[pair[1]]
-            for key, form in (((0, pair[0]), x), ((1, pair[1]), y)):
-                if key not in passed:
-                    passed.add(key)
+            for array, form in ((work.passed[0][pair[0]], x), (work.passed[1][pair[1]], y)):
+                if array not in passed:
+                    passed.add(array)
                     arrays += 1
                     copied += [] if form.order is None else [form.shape[0] * form.shape[1]]
             dots.append(Problem(x.shape[0], y.shape[1], x.shape[1], 1, x.transposed, y.transposed))

@@ -5,56 +5,81 @@ symmray is not imported here: the public methods of its arrays suffice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.blocksparse.axes import Axes, contracted_axes, free_axes
-from jax_vbgemm._src.blocksparse.blocks import NAME, Blocks
+from jax_vbgemm._src.blocksparse.axes import Axes, free_axes
+from jax_vbgemm._src.blocksparse.block_array import Block, pack
+from jax_vbgemm._src.blocksparse.blocks import Blocks
 from jax_vbgemm._src.blocksparse.choice import left_to_xla
 from jax_vbgemm._src.blocksparse.contraction import Contraction
-from jax_vbgemm._src.elementwise.addition import negated
+from jax_vbgemm._src.blocksparse.signs import Signs, fewest_negations, with_signs
+from jax_vbgemm._src.matmul.view import dense
 
 
-def is_block_array(x: Any) -> bool:
-    """Whether x is an array of symmray with blocks by sector (symmray's flat arrays have one stacked array instead)."""
-    return isinstance(getattr(x, "blocks", None), Mapping) and all(
-        hasattr(x, name) for name in ("indices", "symmetry", "copy_with", "tensordot")
-    )
-
-
-def contract_arrays(a: Any, b: Any, axes: Any, **options: Any) -> Any:
-    """The contraction as symmray defines it, with the blocks' products as one operation; by symmray itself where that
-    is predicted to be faster."""
+def check_arrays(function: str, a: Any, b: Any, axes_a: Axes, axes_b: Axes) -> None:
+    """Raises where these axes of two arrays of symmray cannot be contracted."""
     if a.symmetry != b.symmetry or _is_fermionic(a) != _is_fermionic(b):
-        raise TypeError(f"{NAME}: a is a {_kind(a)} but b is a {_kind(b)}: both must have one symmetry and statistics")
-    axes_a, axes_b = contracted_axes(axes, a.ndim, b.ndim)
+        raise TypeError(
+            f"{function}: a is a {_kind(a)} but b is a {_kind(b)}: both must have one symmetry and statistics"
+        )
     for axis, other in zip(axes_a, axes_b, strict=True):
         if a.indices[axis].dual == b.indices[other].dual and not _is_undirected(a, axis):
             raise ValueError(
-                f"{NAME}: axis {axis} of a and axis {other} of b are contracted, but both are "
+                f"{function}: axis {axis} of a and axis {other} of b are contracted, but both are "
                 f"{'dual' if a.indices[axis].dual else 'not dual'}: one of the two must be"
             )
-    of_a, of_b = Blocks("a", a.blocks), Blocks("b", b.blocks)
-    work = Contraction(of_a, of_b, (axes_a, axes_b))
-    by_xla = left_to_xla(work, has_own_way=True, signed=_is_fermionic(a), **options)
+
+
+def contract_arrays(function: str, a: Any, b: Any, axes: tuple[Axes, Axes], *, packed: bool, **options: Any) -> Any:
+    """The contraction as symmray defines it, with the blocks' products as one operation; by symmray itself where that
+    is predicted to be faster."""
+    axes_a, axes_b = axes
+    check_arrays(function, a, b, axes_a, axes_b)
+    of_a, of_b = Blocks(function, "a", a.blocks), Blocks(function, "b", b.blocks)
+    given = of_a, of_b
+    if packed:
+        of_a, of_b = (_in_one_buffer(x) for x in given)
+    work = Contraction(of_a, of_b, axes, packed=packed)
+    # symmray's own way takes blocks out of their buffer: thousands of operations, which take a minute to compile.
+    by_xla = left_to_xla(work, has_own_way=not packed, signed=_is_fermionic(a), **options)
     if by_xla is None:
-        return a.copy_with(blocks=of_a.blocks).tensordot(b.copy_with(blocks=of_b.blocks), (axes_a, axes_b))
-    signed = _signed(a, b, axes_a, axes_b) if _is_fermionic(a) else (a.blocks, b.blocks)
-    blocks_a, blocks_b = Blocks("a", signed[0]), Blocks("b", signed[1])
-    blocks = work.results(blocks_a, blocks_b, by_xla, **options)
+        a, b = (x.copy_with(blocks=blocks.blocks) for x, blocks in zip((a, b), given, strict=True))
+        return a.tensordot(b, axes)
+    if packed and len(by_xla) == len(work.segments):  # without a call, no buffer is needed
+        of_a, of_b = given
+        work = Contraction(of_a, of_b, axes)
+    signs = None
+    if _is_fermionic(a) and work.segments:
+        signs = fewest_negations(work, of_a, of_b, _signs(a, b, axes_a, axes_b), by_result=packed)
+        of_a.blocks, of_b.blocks = with_signs(of_a.blocks, signs.a), with_signs(of_b.blocks, signs.b)
+    blocks = work.results(of_a, of_b, by_xla, **options)
+    if packed:
+        _register_blocks()
     # symmray itself determines the result's other attributes, by contracting arrays whose blocks have one element.
     small_a, small_b = (x.copy_with(blocks={sector: np.ones((1,) * x.ndim) for sector in x.blocks}) for x in (a, b))
-    result = small_a.tensordot(small_b, (axes_a, axes_b), mode="blockwise", preserve_array=True)
+    result = small_a.tensordot(small_b, axes, mode="blockwise", preserve_array=True)
     result = result.copy_with(blocks=blocks)
+    if signs is not None:
+        for sector in signs.result:
+            result.phase_sector(sector, inplace=True)
     if result.ndim:
         return result
     if blocks:
-        return result.phase_sync().blocks[()] if _is_fermionic(a) else blocks[()]
-    known = [x.dtype for x in (blocks_a, blocks_b) if x.dtype is not None]
+        value = dense(blocks[()])
+        return result.copy_with(blocks={(): value}).phase_sync().blocks[()] if _is_fermionic(a) else value
+    known = [x.dtype for x in (of_a, of_b) if x.dtype is not None]
     return jnp.zeros((), jnp.result_type(*known) if known else float)
+
+
+def _in_one_buffer(x: Blocks) -> Blocks:
+    """The tensor with its blocks in one buffer: as it is, if they are, or else packed."""
+    if x.blocks and all(isinstance(block, Block) for block in x.blocks.values()):
+        return x
+    return Blocks(x.function, x.name, pack(x.blocks))
 
 
 def _is_fermionic(x: Any) -> bool:
@@ -71,27 +96,29 @@ def _kind(x: Any) -> str:
     return f"{type(x).__name__} of {x.symmetry}"
 
 
-def _signed(a: Any, b: Any, axes_a: Axes, axes_b: Axes) -> tuple[Mapping[Any, Any], Mapping[Any, Any]]:
-    """The blocks of both arrays times the signs that contracting their fermionic modes requires; no axis is moved.
+def _signs(a: Any, b: Any, axes_a: Axes, axes_b: Axes) -> Signs:
+    """The signs that contracting the fermionic modes of both arrays requires, beside those that they have already.
 
     The sign is that of the permutation which brings the contracted modes to the end of a and, in opposite order, to the
     begin of b, so that partners are neighbours. In each pair the first mode has to be dual, <x|x>; a pair |x><x| has a
     sign where its charge is odd.
     """
-    a = a.phase_transpose((*free_axes(axes_a, a.ndim), *axes_a))
+    flipped = [axis for axis in axes_a if not a.indices[axis].dual]
+    a = a.phase_transpose((*free_axes(axes_a, a.ndim), *axes_a)).phase_flip(*flipped)
     b = b.phase_transpose((*axes_b[::-1], *free_axes(axes_b, b.ndim)))
-    flipped = [(axis, other) for axis, other in zip(axes_a, axes_b, strict=True) if not a.indices[axis].dual]
-    if a.size <= b.size:  # the signs go to the smaller tensor, as a sign costs a copy of a block
-        a = a.phase_flip(*(axis for axis, _ in flipped))
-    else:
-        b = b.phase_flip(*(other for _, other in flipped))
-    return _with_phases(a), _with_phases(b)
+    of_a, of_b = (frozenset(sector for sector, phase in x.phases.items() if phase == -1) for x in (a, b))
+    return Signs(of_a, of_b, frozenset())
 
 
-def _with_phases(x: Any) -> Mapping[Any, Any]:
-    """The blocks that `x.phase_sync()` has. That negates them one by one, which on a GPU is a kernel for each."""
-    sectors = [sector for sector, phase in x.phases.items() if phase == -1 and sector in x.blocks]
-    blocks = [jnp.asarray(x.blocks[sector]) for sector in sectors]
-    if not all(jnp.issubdtype(block.dtype, jnp.inexact) for block in blocks):
-        return dict(x.phase_sync().blocks)
-    return {**x.blocks, **dict(zip(sectors, negated(blocks), strict=True))}
+@functools.cache
+def _register_blocks() -> None:
+    """Tells autoray, by which symmray calls functions of blocks, those of `Block`: the functions of jax.numpy, except
+    that axes are permuted in place."""
+    import autoray  # type: ignore[import-untyped]  # symmray needs it
+
+    autoray.register_backend(Block, "vbgemm_blocks")
+    for prefix, module in (("", jnp), ("linalg.", jnp.linalg)):
+        for name in dir(module):
+            if callable(getattr(module, name)):
+                autoray.register_function("vbgemm_blocks", prefix + name, getattr(module, name))
+    autoray.register_function("vbgemm_blocks", "transpose", Block.transpose)
