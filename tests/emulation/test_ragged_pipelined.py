@@ -73,7 +73,7 @@ def test_random_calls_of_int8(builder: Builder, seed: int, calls: int) -> None:
     assert_passes(executable, "--kinds", "int8", "--calls", str(calls), "--seed", str(seed), common=[])
 
 
-SLOW_MIXED = [pytest.param(seed, 40, marks=pytest.mark.slow(turn="ragged, mixed")) for seed in (1, 2)]
+SLOW_MIXED = [pytest.param(seed, 12, marks=pytest.mark.slow(turn="ragged, mixed")) for seed in (1, 2)]
 
 
 @pytest.mark.parametrize(("seed", "calls"), [(0, 12), *SLOW_MIXED])
