@@ -142,6 +142,13 @@ def test_linen(dtype):
     assert_same(ours, theirs, 2e-5 if dtype is None else 5e-2)
 
 
+class WithActivation(eqx.Module):
+    """Layers and their activation, as users of Equinox write them."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+    activation: object
+
+
 class Numbered(nnx.Module):
     """Layers in attributes, as users write them."""
 
@@ -457,6 +464,7 @@ SILU = [jax.nn.silu]
         (lambda: mlp(jnp.tanh, jax.nn.silu), "tanh", r"\.activation is the function tanh"),
         (lambda: mlp(lambda x: x, lambda x: x), None, r"layers\[0\] has no activation after it"),
         (lambda: mlp(jax.nn.silu, lambda x: x), "tanh", r"layers\[2\] has no .* final_activation='tanh'"),
+        (lambda: WithActivation(mlp(None, None).layers, lambda x: x), None, r"\.activation is the function <lambda>"),
         (lambda: sequential([], SILU, []), None, r"\.layers\[0\] has no activation after it, .* activation='silu'"),
         (lambda: sequential([], [], []), None, "has no activation after it"),
         (lambda: sequential(SILU, SILU * 2, []), None, r"\.layers\[4\]\.fn is the function silu"),
@@ -482,6 +490,19 @@ def test_functions_of_a_tree_that_are_those_of_the_call():
     ]
     for model, final in accepted:
         assert_same(networks.apply([model], X, "silu", final_activation=final), [jax.vmap(model)(X)])
+    layers = mlp(jax.nn.silu, jnp.tanh).layers  # with an activation whose end is not known
+    assert_same(
+        networks.apply([WithActivation(layers, jax.nn.silu)], X, "silu", final_activation="tanh"),
+        networks.apply([mlp(jax.nn.silu, jnp.tanh)], X, "silu", final_activation="tanh"),
+    )
+
+
+def test_a_variable_without_an_array_is_no_bias():
+    """As in nnx.Linear of older versions of Flax."""
+    linear = nnx.Linear(IN, 2, use_bias=False, rngs=RNGS)
+    linear.bias = nnx.Param(None)
+    x = X.astype(np.float32)
+    assert_same(networks.apply([linear], x, None), [x @ linear.kernel[...]], 1e-6)
 
 
 def test_no_networks():

@@ -136,9 +136,10 @@ class Reader(NamedTuple):
         if {"activation", "final_activation"} <= functions.keys():  # eqx.nn.MLP
             after = [functions["activation"]] * (len(items) - 1) + [functions["final_activation"]]
             return [each for pair in zip(items, after, strict=True) for each in pair]
-        for name, each in functions.items():  # where they are applied is not known
-            allowed = [self.activation] if name == "activation" else [self.activation, self.final_activation]
-            if not any(self._same(each.function, given) for given in (*allowed, None)):
+        fields = {"activation": [self.activation], "final_activation": [self.final_activation]}
+        for name, each in functions.items():  # where those of other names are applied is not known
+            allowed = fields.get(name, [self.activation, self.final_activation, None])
+            if not any(self._same(each.function, given) for given in allowed):
                 raise self._other_function(each)
         return items
 
@@ -191,8 +192,8 @@ class Reader(NamedTuple):
 
     def _layer(self, path: str, kernel: Any, bias: Any, transposed: bool) -> Layer:
         kernel, bias = (
-            None if x is None else as_array(self.function, f"{path}: {name}", _value(x))
-            for name, x in (("kernel", kernel), ("bias", bias))
+            None if x is None else as_array(self.function, f"{path}: {name}", x)
+            for name, x in (("kernel", _value(kernel)), ("bias", _value(bias)))
         )
         if kernel is None or kernel.ndim < 2:
             raise self._unknown(f"{path} has the kernel {None if kernel is None else kernel.shape}, which is no matrix")
@@ -264,9 +265,9 @@ def _is_a(node: Any, module: str, name: str) -> bool:
 
 
 def _value(node: Any) -> Any:
-    """The array in a variable or a box of Flax, which hold one each."""
+    """The array in a variable or a box of Flax, which hold one each, or None."""
     leaves = jax.tree.leaves(node)
-    return leaves[0] if len(leaves) == 1 else node
+    return leaves[0] if len(leaves) == 1 else node if leaves else None
 
 
 def _precision(given: Any) -> Any:
