@@ -78,8 +78,9 @@ fi
 if wants occupancy && ! command -v ncu > /dev/null; then
   echo "occupancy: left out, as there is no ncu"
 elif needs occupancy "$programs/gpu_driver" "$cases"; then
-  batches=$(find_file "$programs/cublas_batches")
-  "$python" "$here/profile_occupancy.py" "$data" "$output/papers_occupancy.csv" --lists "${cases%.case}" \
+  batches=$(find_file "$programs/cublas_batches") sizes=$(find_file "${cases%.case}.sizes") # beside which it looks for the plans
+  [ -e "${sizes%.sizes}.plans.csv" ] || cp "${cases%.case}.plans.csv" "${sizes%.sizes}.plans.csv"
+  "$python" "$here/profile_occupancy.py" "$data" "$output/papers_occupancy.csv" --lists "${sizes%.sizes}" \
     --driver "$program" ${batches:+--cublas-batches "$batches"} $cublas || failed=1
 fi
 if { wants conv || wants modules || wants profile; } &&
