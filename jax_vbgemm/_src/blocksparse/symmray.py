@@ -114,7 +114,7 @@ def _signs(a: Any, b: Any, axes_a: Axes, axes_b: Axes) -> Signs:
 def _register_blocks() -> None:
     """Tells autoray, by which symmray calls functions of blocks, those of `Block`: the functions of jax.numpy, except
     that axes are permuted in place."""
-    import autoray  # type: ignore[import-untyped]  # symmray needs it
+    import autoray  # symmray needs it
 
     autoray.register_backend(Block, "vbgemm_blocks")
     for prefix, module in (("", jnp), ("linalg.", jnp.linalg)):
