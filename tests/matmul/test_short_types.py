@@ -92,9 +92,7 @@ def test_ragged_products_are_those_of_xla(dtype):
     y = vb.ragged_dot(rows, weights, sizes, preferred_element_type=wide)
     truths = [oracle.matmul(rows[:5], weights[0]), oracle.matmul(rows[5:], weights[2])]
     check(y, *(np.concatenate(parts) for parts in zip(*truths, strict=True)), wide)
-    with pytest.raises(
-        NotImplementedError, match=f"there is no kernel for {dtype} on this platform|has no pipelined kernel"
-    ):
+    with pytest.raises(NotImplementedError, match=f"there is no kernel for {dtype}|has no pipelined kernel"):
         vb.ragged_dot(rows, weights, sizes, preferred_element_type=wide, implementation="kernel")
 
 
