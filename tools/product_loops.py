@@ -24,9 +24,9 @@ INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]+)\*/\s+(.*?);")
 BRANCH = re.compile(r"BRA\b.*?(0x[0-9a-f]+)")
 
 
-# A step has four products; kernels that cut the last step have code for one to four. A branch between products makes
-# each of them wait for the one before.
-STEPS = ([4], [1, 2, 3, 4])
+# A step has four products; kernels that cut the last step have code for one to four, and those of 8-bit weights have
+# eight for each of two boxes. A branch between products makes each of them wait for the one before.
+STEPS = ([4], [1, 2, 3, 4], [16])
 
 
 class Loop(NamedTuple):
