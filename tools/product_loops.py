@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]+)\*/\s+(.*?);")
+PRODUCTS = ("HGMMA", "QGMMA", "IGMMA")  # of 16-bit numbers and TF32, of 8-bit floats, of int8
 BRANCH = re.compile(r"BRA\b.*?(0x[0-9a-f]+)")
 
 
-# A step has four products; kernels that cut the last step have code for one to four, and those of 8-bit weights have
-# eight for each of two boxes. A branch between products makes each of them wait for the one before.
-STEPS = ([4], [1, 2, 3, 4], [16])
+# A step has four products; kernels that cut the last step have code for one to four, those of two 8-bit factors have
+# four for each 128 columns, and those of 8-bit weights eight for each of two boxes. A branch between products makes
+# each of them wait for the one before.
+STEPS = ([4], [1, 2, 3, 4], [8], [16])
 
 
 class Loop(NamedTuple):
@@ -50,7 +52,7 @@ def runs_of(instructions: Sequence[str]) -> tuple[list[int], int]:
     moves = waiting = 0
     follows = False  # a product, without a branch since
     for name in instructions:
-        if name.startswith("HGMMA"):
+        if name.startswith(PRODUCTS):
             moves += waiting if follows else 0
             runs = [*runs[:-1], runs[-1] + 1] if follows else [*runs, 1]
             waiting, follows = 0, True
