@@ -5,5 +5,6 @@ routing.py  from logits to experts, group sizes and the order of rows
 losses.py   the auxiliary losses, and a bias that balances experts without one
 lora.py     low-rank adapters of the experts' weights
 quantized.py  the experts' products in 8 bits
+gated.py    the gated product
 layer.py    dispatches rows to experts, multiplies, and combines the results for each token
 """

@@ -1,29 +1,25 @@
-"""Dispatches rows to experts, computes gated products, and combines the results for each token."""
+"""Dispatches rows to experts, multiplies, and combines the results for each token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.epilogue import Activation, Epilogue, gated_product, resolve_activation
+from jax_vbgemm._src.epilogue import Activation, resolve_activation
 from jax_vbgemm._src.exchange.choice import EXCHANGES, check_exchange
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.moe.gated import Gate, applied, gated_dot, pair_of, weight_of, weights_of
 from jax_vbgemm._src.moe.lora import with_adapter
 from jax_vbgemm._src.moe.own_experts import check_chunks, over_devices
 from jax_vbgemm._src.moe.quantized import COTANGENTS, WGRAD, checked_experts, quantized_mlp
 from jax_vbgemm._src.moe.routing import Routing, dispatched, factors_of_rows, summed
-from jax_vbgemm._src.ragged.api import check_sums, extra_operand, ragged_dot, scalar_integer, sizes_argument
-from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
+from jax_vbgemm._src.ragged.api import check_sums, ragged_dot
 from jax_vbgemm._src.scaled.scaled import Scaled
 from jax_vbgemm._src.util.arguments import shown, unsharded_array
 from jax_vbgemm._src.util.mesh_axes import mesh_axes
 
-Gate = Callable[[jax.Array, jax.Array], jax.Array]
-OF_GATE_AND_UP = "for the gate and the up-projection"
 OF_BOTH_PRODUCTS = "of gate_up and of down"
 
 
@@ -92,153 +88,6 @@ def _combined(y: jax.Array, routing: Routing) -> jax.Array:
     """`combine` in the accumulator's dtype."""
     wide = y.astype(accumulator(y.dtype))
     return summed(factors_of_rows(routing)[:, None].astype(wide.dtype) * wide, routing)
-
-
-def gated_dot(
-    lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = "silu", gate: Gate | None = None,
-    interleaved: bool = False, lora: Any = None, lora_scale: Any = 1.0, **options: Any,
-) -> jax.Array:  # fmt: skip
-    """activation(lhs @ gate) * (lhs @ up) of each group: SwiGLU, GeGLU.
-
-    Where both weights lie side by side and the epilogue has the activation, `ragged_dot` with `gated`. Otherwise one
-    `ragged_dot` for each array of weights, two for each adapter, and XLA the rest, in float32 for 16-bit results.
-
-    >>> import jax.numpy as jnp
-    >>> import jax_vbgemm as vb
-    >>> gate_up = jnp.array([[[1.0, 10.0]], [[-1.0, 10.0]]])
-    >>> vb.moe.gated_dot(jnp.ones((3, 1)), gate_up, jnp.array([1, 2]), activation="relu")[:, 0]
-    Array([10.,  0.,  0.], dtype=float32)
-
-    Args:
-      lhs, group_sizes: as for `ragged_dot`.
-      rhs: (g, k, 2 n), the gate before the up-projection, or the pair of both, each (g, k, n); with `transpose_rhs`
-        (g, 2 n, k), or a pair of (g, n, k).
-      activation: a function or one of `jax_vbgemm.ACTIVATIONS`.
-      gate: a function of the two factors (m, n), in place of activation(gate) * up, such as `clamped_swiglu`.
-      interleaved: whether columns of the gate and of the up-projection alternate in one array rhs, as in gpt-oss.
-      lora: None, or a low-rank adapter (a, b) of rhs, (g, k, rank) and (g, rank, 2 n): the product is that with
-        rhs[e] + lora_scale a[e] b[e] (without `transpose_rhs`). For a pair rhs a pair, each of them None or (a, b) with
-        n columns.
-      lora_scale: a number, such as alpha / rank.
-      **options: of `ragged_dot`; a bias is (g, 2 n), or a pair of (g, n) for a pair of weights, as rhs_gradient is a
-        pair; row_scale multiplies the result.
-
-    Returns:
-      (m, n).
-
-    Raises:
-      ValueError: the size of the two weights is odd or differs; activation is unknown or None, or a function that
-        changes shapes or the kind of numbers (integers to floats); a pair is interleaved; otherwise as `ragged_dot`.
-      TypeError: gated is given, rhs is a pair and bias, rhs_gradient or lora is none; otherwise as `ragged_dot`.
-    """
-    name = "gated_dot"
-    if "gated" in options:
-        raise TypeError(f"{name}: gated is no option: the product is gated; `ragged_dot` has others")
-    pair = isinstance(rhs, tuple | list)
-    weights = _weights(name, "rhs", rhs)
-    known, function = resolve_activation(name, activation)
-    if function is None and gate is None:
-        raise ValueError(f"{name}: activation must be a function or a name, not None")
-    if pair and interleaved:
-        raise ValueError(f"{name}: interleaved is for one array with both weights, but rhs is a pair")
-    width = weights[0].shape[-2 if options.get("transpose_rhs") else -1] if weights[0].ndim == 3 else 0
-    if pair and weights[0].shape != weights[1].shape:
-        raise ValueError(f"{name}: rhs[0] is {weights[0].shape} but rhs[1] is {weights[1].shape}: they must be equal")
-    if not pair and width % 2:
-        raise ValueError(f"{name}: rhs is {weights[0].shape}: gate and up lie side by side, but {width} is odd")
-    # Each array has its own sums of gradients, or scales.
-    apart = pair and (options.get("rhs_gradient") is not None or any(isinstance(array, Scaled) for array in weights))
-    rhs = tuple(weights) if pair else weights[0]
-    if pair and not apart and options.get("bias") is not None:
-        bias = _weights(name, "bias", tuple(_of_pair(name, "bias", options["bias"])))
-        options["bias"] = jnp.concatenate(bias, axis=-1)
-    if not apart and not interleaved and known is not None and gate is None and lora is None:
-        return ragged_dot(lhs, rhs, group_sizes, activation=known, gated=True, **options)
-    scale = options.pop("row_scale", None)
-    parts = []
-    for index, array in enumerate(rhs if apart else [rhs]):
-        own = dict(options)
-        for option in ("bias", "rhs_gradient") if apart else ():
-            if (value := options.get(option)) is not None:
-                own[option] = _of_pair(name, option, value)[index]
-        parts.append(ragged_dot(lhs, array, group_sizes, **own))
-    m, dtype = parts[0].shape[0], parts[0].dtype
-    wide = accumulator(dtype)
-    if scale is not None:
-        scale = extra_operand(name, "row_scale", scale, (m,), "(m,)", wide)
-    if pair and not apart:
-        parts = jnp.split(parts[0], 2, axis=-1)
-    if lora is not None:
-        adapters = [("lora", lora)]
-        if pair:
-            adapters = [(f"lora[{i}]", adapter) for i, adapter in enumerate(_of_pair(name, "lora", lora))]
-        parts = [
-            with_adapter(name, argument, part, adapter, lora_scale, lhs, group_sizes, options)
-            for part, (argument, adapter) in zip(parts, adapters, strict=True)
-        ]
-    if not pair:
-        both = parts[0]
-        parts = [both[:, ::2], both[:, 1::2]] if interleaved else jnp.split(both, 2, axis=-1)
-    factors = [part.astype(wide) for part in parts]
-    if gate is None:
-        hidden = gated_product(partial(_applied, name, "activation", function), *factors)
-    else:
-        hidden = _applied(name, "gate", gate, *factors)
-    offset = options.get("group_offset")
-    if offset is not None:
-        offset = scalar_integer(name, "group_offset", offset)
-    # A row after the last group is zero, even if the activation of 0 is not finite.
-    known_rows = rows_with_weights(sizes_argument(name, group_sizes), offset, m, weights[0].shape[0])
-    scaled = Epilogue(row_scale=None if scale is None else "row_scale")
-    return finish(hidden, scaled, {"row_scale": scale}, known_rows, dtype)
-
-
-def _applied(name: str, what: str, function: Any, *values: jax.Array) -> jax.Array:
-    """function(*values), of the shape and dtype of the first one; ValueError where it cannot be."""
-    result: jax.Array = function(*values)
-    shape, dtype = values[0].shape, values[0].dtype
-    if result.shape != shape or not jnp.can_cast(result.dtype, dtype, "same_kind"):
-        raise ValueError(
-            f"{name}: {what} maps {dtype}{shape} to {result.dtype}{result.shape}: the shape must stay, and the result "
-            "must be of the same kind of number"
-        )
-    return result.astype(dtype)
-
-
-def clamped_swiglu(gate: jax.Array, up: jax.Array, *, limit: float = 7.0, alpha: float = 1.702) -> jax.Array:
-    """The gate of gpt-oss: (up + 1) gate sigmoid(alpha gate), of a gate of at most `limit` and up within +-limit.
-
-    >>> import jax.numpy as jnp
-    >>> import jax_vbgemm as vb
-    >>> vb.moe.clamped_swiglu(jnp.array([0.0, 99.0]), jnp.array([1.0, 99.0])).round(2).tolist()
-    [0.0, 56.0]
-
-    Args:
-      gate, up: the two factors, of any equal shape.
-      limit, alpha: of the formula.
-
-    Returns:
-      The hidden features, of the factors' shape.
-    """
-    gate, up = jnp.minimum(gate, limit), jnp.clip(up, -limit, limit)
-    return (up + 1) * gate * jax.nn.sigmoid(alpha * gate)
-
-
-def _weights(name: str, argument: str, value: Any) -> list[jax.Array]:
-    """One array of weights, or the two of a pair."""
-    if not isinstance(value, tuple | list):
-        return [_weight(name, argument, value)]
-    return [_weight(name, f"{argument}[{i}]", x) for i, x in enumerate(_of_pair(name, argument, value))]
-
-
-def _weight(name: str, argument: str, value: Any) -> Any:
-    return value if isinstance(value, Scaled) else unsharded_array(name, argument, value)
-
-
-def _of_pair(name: str, argument: str, value: Any, of: str = OF_GATE_AND_UP) -> Sequence[Any]:
-    if not (isinstance(value, tuple | list) and len(value) == 2):
-        raise TypeError(f"{name}: {argument} must be a pair, {of}, not {shown(value)}")
-    return value
 
 
 def expert_mlp(
@@ -339,8 +188,8 @@ def expert_mlp(
     """
     name = "expert_mlp"
     pair = isinstance(gate_up, tuple | list)
-    weights = _weights(name, "gate_up", gate_up)
-    down = _weight(name, "down", down)
+    weights = weights_of(name, "gate_up", gate_up)
+    down = weight_of(name, "down", down)
     x = _tokens(name, x, routing)
     experts = routing.group_sizes.shape[0]
     axes = None if mesh_axis is None else mesh_axes(name, mesh_axis, manual=True)
@@ -364,7 +213,7 @@ def expert_mlp(
         raise ValueError(f"{name}: gated is False, but gate_up is a pair, or gate or interleaved is given")
     if not isinstance(transpose_rhs, tuple | list):
         transpose_rhs = (transpose_rhs, transpose_rhs)
-    transposes = _of_pair(name, "transpose_rhs", transpose_rhs, OF_BOTH_PRODUCTS)
+    transposes = pair_of(name, "transpose_rhs", transpose_rhs, OF_BOTH_PRODUCTS)
     parts = 2 if gated and not pair else 1
     features = down.shape[2 if transposes[1] else 1]
     if any(array.shape[1 if transposes[0] else 2] != parts * features for array in weights):
@@ -379,8 +228,8 @@ def expert_mlp(
     options: dict[str, Any] = {"precision": precision, "implementation": implementation}
     first, second = options | {"transpose_rhs": transposes[0]}, options | {"transpose_rhs": transposes[1]}
     if bias is not None:
-        first["bias"], second["bias"] = _of_pair(name, "bias", bias, OF_BOTH_PRODUCTS)
-    of_gate_up, of_down = (None, None) if lora is None else _of_pair(name, "lora", lora, OF_BOTH_PRODUCTS)
+        first["bias"], second["bias"] = pair_of(name, "bias", bias, OF_BOTH_PRODUCTS)
+    of_gate_up, of_down = (None, None) if lora is None else pair_of(name, "lora", lora, OF_BOTH_PRODUCTS)
     experts_8 = None
     if quantized is not None:
         if any(isinstance(array, Scaled) for array in (*weights, down)):
@@ -431,7 +280,7 @@ def expert_mlp(
             product = ragged_dot(x, weights[0], routing.group_sizes, activation=in_kernel, **of_rows)
             hidden = with_adapter(name, "lora[0]", product, of_gate_up, lora_scale, x, routing.group_sizes, of_rows)
             if in_kernel is None and function is not None:
-                hidden = _applied(name, "activation", function, hidden)
+                hidden = applied(name, "activation", function, hidden)
             hidden = hidden.astype(product.dtype)
         product = ragged_dot(hidden, down, routing.group_sizes, **second)
         y = with_adapter(name, "lora[1]", product, of_down, lora_scale, hidden, routing.group_sizes, second)
@@ -458,7 +307,7 @@ def _check_gradients(
         )
     given = [("gradients[0]", gradients[0], "gate_up", weights[0])]
     if pair:
-        both = zip(_of_pair(name, "gradients[0]", gradients[0]), weights, strict=True)
+        both = zip(pair_of(name, "gradients[0]", gradients[0]), weights, strict=True)
         given = [(f"gradients[0][{i}]", sums, f"gate_up[{i}]", array) for i, (sums, array) in enumerate(both)]
     for argument, sums, what, array in [*given, ("gradients[1]", gradients[1], "down", down)]:
         check_sums(name, argument, sums, what, array.shape, jnp.result_type(x, array))
