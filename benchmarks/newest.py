@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from newest_experts import experts, mixed, moe_peers
 from newest_files import NEVER, duration, rows_of, table
-from newest_optimizers import devices, experts, mixed, moe_peers, muon, muon_errors, muon_iterations
+from newest_optimizers import devices, muon, muon_errors, muon_iterations
 from newest_uses import draw, headline, overview, traced
 
 ROOT = Path(__file__).parents[1]

@@ -1,0 +1,58 @@
+"""Tables of the newest figures: mixtures of experts."""
+
+from newest_files import NEVER, rows_of, table
+
+
+def experts() -> list[str]:
+    """OLMoE's layer with 16,384 tokens in all, by every way of the file."""
+    titles = {
+        "one_device": "one device", "expert_mlp": "{} devices, `expert_mlp(mesh_axis=)`",
+        "expert_parallel": "{} devices, `expert_parallel`",
+    }  # fmt: skip
+    of: dict[str, dict[str, str]] = {}
+    for row in rows_of("h200_expert_parallel.csv"):
+        if (row["model"], row["tokens"], row.get("skew", "uniform")) != ("olmoe", "16384", "uniform"):
+            continue
+        title = titles[row["layer"]].format({"2": "two", "4": "four", "8": "eight"}.get(row["devices"]))
+        if row.get("exchange"):
+            title += f", {row['exchange']}" + (f", {row['chunks']} chunks" if row["chunks"] != "1" else "")
+        of.setdefault(title, {})[row["direction"]] = NEVER if row.get("note") else f"{1e-3 * float(row['us']):.1f}"
+    lines = [
+        (title, *(times.get(direction, NEVER) for direction in ("forward", "forward_backward")))
+        for title, times in of.items()
+    ]
+    return table(("", "forward (ms)", "forward and backward (ms)"), lines)
+
+
+PEERS = {
+    "granite": "granite (1536, 512, 40, 8)", "olmoe": "OLMoE (2048, 1024, 64, 8)",
+    "qwen3_30b": "Qwen3-30B-A3B (2048, 768, 128, 8)", "gpt_oss": "gpt-oss (2880, 2880, 128, 4)",
+}  # fmt: skip
+
+
+def moe_peers() -> list[str]:
+    of = {
+        (row["model"], row["tokens"], row["direction"], row["peer"]): float(row["us"])
+        for row in rows_of("h200_moe_peers.csv")
+    }
+    lines = []
+    for case in dict.fromkeys(key[:3] for key in of):
+        model, tokens, direction = case
+        ours, dense = of[*case, "vbgemm"], of[*case, "dense"]
+        against = ours / max(dense, of[*case, "limit"])
+        others = [of.get((*case, peer)) for peer in ("torch_grouped_mm", "lax_ragged_dot")]
+        cells = [NEVER if us is None else f"{us:.0f} ({us / ours:.2g}x)" for us in others]
+        direction = direction.replace("_", " and ")
+        lines.append((PEERS[model], tokens, direction, f"{ours:.0f}", f"{dense:.0f}", f"{against:.2f}", *cells))
+    lines.sort(key=lambda line: list(PEERS.values()).index(line[0]))
+    head = ("layer", "tokens", "", "ours (us)", "dense (us)", "ours / dense", "torch `_grouped_mm`", "`lax.ragged_dot`")
+    return table(head, lines)
+
+
+def mixed() -> list[str]:
+    lines = []
+    for row in rows_of("h200_ragged_mixed.csv"):
+        speedup = "" if row["weights"] == "bfloat16" else f" ({float(row['speedup']):.2f}x)"
+        us = float(row["up_us"]) + float(row["down_us"])
+        lines.append((row["rows"], row["weights"], f"{row['up_us']}", f"{row['down_us']}", f"{us:.0f}{speedup}"))
+    return table(("rows", "weights and their scales", "gate and up (us)", "down (us)", "both (us)"), lines)
