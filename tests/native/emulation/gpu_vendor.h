@@ -280,45 +280,56 @@ inline void wgmma_wait_group() {
   wave_barrier();
 }
 
-template <Kind kKind, bool kMnMajorA, bool kMnMajorB, int kBlocks>
-inline void wgmma(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds = true) {
-  const auto number = [](uint16_t bits) {
-    return static_cast<double>(kKind == Kind::bf16 ? bfloat16_to_float(bits) : float16_to_float(bits));
-  };
+namespace emulation {
+
+// The number that 16 bits are in an arithmetic.
+template <Kind kKind>
+double short_number(uint32_t bits) {
+  return kKind == Kind::bf16 ? bfloat16_to_float(static_cast<uint16_t>(bits)) : float16_to_float(static_cast<uint16_t>(bits));
+}
+
+// Adds kDepth steps of K, or sets the sums to them. factor(row, col, k) is the product of an element of A and one of B; rows are those of a
+// warpgroup.
+template <int kDepth, class Sum, int kBlocks, class Factor>
+void add_products(Sum (&sums)[kBlocks][4], bool adds, const Factor& factor) {
   const int thread = thread_index() % 128, lane = thread % 32, first_row = thread / 32 * 16 + lane / 4;
   for (int block = 0; block < kBlocks; ++block) {
     for (int i = 0; i < 4; ++i) {
       const int row = first_row + i / 2 * 8, col = 8 * block + lane % 4 * 2 + i % 2;
       double sum = adds ? sums[block][i] : 0;
-      for (int k = 0; k < 16; ++k) sum += number(a.at<uint16_t>(kMnMajorA, row, k)) * number(b.at<uint16_t>(kMnMajorB, col, k));
-      sums[block][i] = emulation::cut_off<float>(sum);
+      for (int k = 0; k < kDepth; ++k) sum += factor(row, col, k);
+      sums[block][i] = cut_off<Sum>(sum);
     }
   }
 }
 
+// What all lanes of a warp have of A in registers: lane 4 r + q of rows r and r + 8.
+struct FragmentOfA {
+  uint32_t a[4];
+};
+inline Lanes<FragmentOfA> fragments_of(const uint32_t (&a)[4]) {
+  FragmentOfA mine;
+  std::memcpy(mine.a, a, sizeof a);
+  return Lanes<FragmentOfA>(mine);
+}
+
+}  // namespace emulation
+
+template <Kind kKind, bool kMnMajorA, bool kMnMajorB, int kBlocks>
+inline void wgmma(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds = true) {
+  emulation::add_products<16>(sums, adds, [&](int row, int col, int k) {
+    return emulation::short_number<kKind>(a.at<uint16_t>(kMnMajorA, row, k)) *
+           emulation::short_number<kKind>(b.at<uint16_t>(kMnMajorB, col, k));
+  });
+}
+
 template <Kind kKind>
 inline void wgmma_from_registers(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[4][4], bool adds) {
-  struct Fragment {
-    uint32_t a[4];
-  } mine;
-  std::memcpy(mine.a, a, sizeof a);
-  const emulation::Lanes<Fragment> all(mine);
-  const auto number = [](uint32_t bits) {
-    return static_cast<double>(kKind == Kind::bf16 ? bfloat16_to_float(static_cast<uint16_t>(bits))
-                                                   : float16_to_float(static_cast<uint16_t>(bits)));
-  };
-  const int lane = thread_index() % 32;
-  for (int block = 0; block < 4; ++block) {
-    for (int i = 0; i < 4; ++i) {
-      const int col = 8 * block + lane % 4 * 2 + i % 2;
-      double sum = adds ? sums[block][i] : 0;
-      for (int k = 0; k < 16; ++k) {
-        const uint32_t pair = all[lane / 4 * 4 + k % 8 / 2].a[k / 8 * 2 + i / 2];
-        sum += number(pair >> k % 2 * 16) * number(b.at<uint16_t>(false, col, k));
-      }
-      sums[block][i] = emulation::cut_off<float>(sum);
-    }
-  }
+  const auto all = emulation::fragments_of(a);
+  emulation::add_products<16>(sums, adds, [&](int row, int col, int k) {
+    const uint32_t pair = all[row % 8 * 4 + k % 8 / 2].a[k / 8 * 2 + row % 16 / 8];
+    return emulation::short_number<kKind>(pair >> k % 2 * 16) * emulation::short_number<kKind>(b.at<uint16_t>(false, col, k));
+  });
 }
 
 template <Kind kKind, class Sum>
@@ -332,36 +343,17 @@ inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, Sum (&sums)[16][4
       return double{widen(x)};
     }
   };
-  const int thread = thread_index() % 128, lane = thread % 32, first_row = thread / 32 * 16 + lane / 4;
-  for (int block = 0; block < 16; ++block) {
-    for (int i = 0; i < 4; ++i) {
-      const int row = first_row + i / 2 * 8, col = 8 * block + lane % 4 * 2 + i % 2;
-      double sum = adds ? sums[block][i] : 0;
-      for (int k = 0; k < 32; ++k) sum += number(a.at<A>(false, row, k)) * number(b.at<B>(false, col, k));
-      sums[block][i] = emulation::cut_off<Sum>(sum);
-    }
-  }
+  emulation::add_products<32>(sums, adds,
+                              [&](int row, int col, int k) { return number(a.at<A>(false, row, k)) * number(b.at<B>(false, col, k)); });
 }
 
 template <int kBlocks>
 inline void wgmma_tf32(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds = true) {
-  struct Fragment {
-    uint32_t a[4];
-  } mine;
-  std::memcpy(mine.a, a, sizeof a);
-  const emulation::Lanes<Fragment> all(mine);
   const auto number = [](uint32_t bits) { return static_cast<double>(float_of_bits(bits & ~0x1fffu)); };
-  const int lane = thread_index() % 32;
-  for (int block = 0; block < kBlocks; ++block) {
-    for (int i = 0; i < 4; ++i) {
-      const int col = 8 * block + lane % 4 * 2 + i % 2;
-      double sum = adds ? sums[block][i] : 0;
-      for (int k = 0; k < 8; ++k) {
-        sum += number(all[lane / 4 * 4 + k % 4].a[k / 4 * 2 + i / 2]) * number(b.at<uint32_t>(false, col, k));
-      }
-      sums[block][i] = emulation::cut_off<float>(sum);
-    }
-  }
+  const auto all = emulation::fragments_of(a);
+  emulation::add_products<8>(sums, adds, [&](int row, int col, int k) {
+    return number(all[row % 8 * 4 + k % 4].a[k / 4 * 2 + row % 16 / 8]) * number(b.at<uint32_t>(false, col, k));
+  });
 }
 
 // CDNA's matrix cores, as collectives of 64 lanes. The places of elements are those of AMD's "CDNA 2" and "CDNA 3 Instruction Set
