@@ -69,6 +69,16 @@ def sparse() -> list[str]:
     return table(("way", "us", "over ours", "trace and compile (s)", "dots", "calls"), lines)
 
 
+def chain() -> list[str]:
+    titles = {"packed": "blocks in one buffer", "arrays": "blocks as arrays", "symmray fused": "symmray fused"}
+    lines = [
+        (row["scale"], "norm and gradient" if row["gradient"] == "True" else "norm", titles[row["way"]],
+         f"{1e6 * float(row['call_s']):.0f}", f"{float(row['ratio']):.2f}", f"{float(row['trace_s']) + float(row['compile_s']):.1f}")
+        for row in rows_of("h200_block_chain.csv")
+    ]  # fmt: skip
+    return table(("scale", "", "way", "us", "over one buffer", "trace and compile (s)"), lines)
+
+
 def packed() -> list[str]:
     titles = {
         "products, packed": "packed", "products, lists": "lists", "products, lists, XLA": "lists, XLA's dots",
@@ -180,6 +190,7 @@ REGIONS: dict[str, tuple[Sequence[Path], Callable[[], list[str]]]] = {
     "experts": ([DOCS / "guides" / "many_devices.md"], experts),
     "irreps": ([DOCS / "guides" / "irreps.md"], irreps),
     "sparse": ([DOCS / "guides" / "block_sparse.md"], sparse),
+    "chain": ([DOCS / "guides" / "block_sparse.md"], chain),
     "packed": ([DOCS / "guides" / "views.md"], packed),
     "networks": ([DOCS / "guides" / "networks.md"], networks),
     "programs": ([DOCS / "guides" / "group.md"], programs),

@@ -50,9 +50,11 @@ def moe_peers() -> list[str]:
 
 
 def mixed() -> list[str]:
+    titles = {"qwen3_30b": "Qwen3-30B-A3B", "gpt_oss_20b": "gpt-oss-20b"}
     lines = []
     for row in rows_of("h200_ragged_mixed.csv"):
         speedup = "" if row["weights"] == "bfloat16" else f" ({float(row['speedup']):.2f}x)"
-        us = float(row["up_us"]) + float(row["down_us"])
-        lines.append((row["rows"], row["weights"], f"{row['up_us']}", f"{row['down_us']}", f"{us:.0f}{speedup}"))
-    return table(("rows", "weights and their scales", "gate and up (us)", "down (us)", "both (us)"), lines)
+        up, down = float(row["up_us"]), float(row["down_us"])
+        cells = titles[row["layer"]], row["rows"], row["weights"]
+        lines.append((*cells, f"{up:.0f}", f"{down:.0f}", f"{up + down:.0f}{speedup}"))
+    return table(("layer", "rows", "weights and their scales", "gate and up (us)", "down (us)", "both (us)"), lines)

@@ -145,7 +145,8 @@ OF_TF32 = {
     "vectors of A confused": ("sm90/mainloop.h", "(2 * chunk + i / 2) ^ (lane / 4)", "(2 * chunk + i / 2)"),
     "rows of A confused": ("sm90/mainloop.h", "from + i % 2 * (8 * 128)", "from + i / 2 * (8 * 128)"),
     "sums of the tile before": ("sm90/mainloop.h",
-        "moved(b, chunk * 32), sums, adds || chunk > 0)", "moved(b, chunk * 32), sums, adds || chunk >= 0)"),
+        "wgmma_tf32(a_[chunk], moved(b, chunk * 32), sums, adds || chunk > 0)",
+        "wgmma_tf32(a_[chunk], moved(b, chunk * 32), sums, adds || chunk >= 0)"),
 }  # fmt: skip
 
 
@@ -165,10 +166,23 @@ OF_FLOAT8 = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mistake", MISTAKES | MORE_MISTAKES | OF_TF32 | OF_FLOAT8)
-def test_mistakes_can_be_made(tmp_path: Path, mistake: str) -> None:
+# In what int8 alone has.
+OF_INT8 = {
+    "sums of the tile before": ("sm90/mainloop.h",
+        "moved(a, chunk * 32), moved(b, chunk * 32), sums, adds || chunk > 0)",
+        "moved(a, chunk * 32), moved(b, chunk * 32), sums, adds || chunk >= 0)"),
+    "the scale of the first row for both": ("sm90/mainloop_scaled.h", "scales.of(i / 2, block /", "scales.of(0, block /"),
+    "one scale for both halves of the columns": ("sm90/mainloop_scaled.h",
+        "block / (Cut::kBlocks / StageScales::kHalves)", "0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [*MISTAKES.values(), *MORE_MISTAKES.values(), *OF_TF32.values(), *OF_FLOAT8.values(), *OF_INT8.values()],
+)
+def test_mistakes_can_be_made(tmp_path: Path, name: str, right: str, wrong: str) -> None:
     """Also those of the slow tests: the sources still have each text that a mistake replaces."""
-    name, right, wrong = (MISTAKES | MORE_MISTAKES | OF_TF32 | OF_FLOAT8)[mistake]
     change(tmp_path, CSRC / "gpu" / name, right, wrong)
 
 
@@ -179,6 +193,15 @@ def test_mistakes_in_8_bits_are_caught(builder: Builder, tmp_path: Path, mistake
     change(tmp_path, CSRC / "gpu" / name, right, wrong)
     executable = builder.ragged_executable(PIPELINED_FLOAT8[:1], OPTIMIZED, tmp_path)
     assert first_fault(executable, "--kinds", "float8_e4m3fn", "--calls", "20", common=[])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", OF_INT8)
+def test_mistakes_in_int8_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
+    name, right, wrong = OF_INT8[mistake]
+    change(tmp_path, CSRC / "gpu" / name, right, wrong)
+    executable = builder.ragged_executable(PIPELINED_INT8, OPTIMIZED, tmp_path)
+    assert first_fault(executable, "--kinds", "int8", "--calls", "30", common=[])
 
 
 @pytest.mark.slow

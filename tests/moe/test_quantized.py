@@ -100,7 +100,8 @@ def test_gradients_export_with_a_symbolic_number_of_tokens():
     shapes = [jax.ShapeDtypeStruct((tokens, x.shape[1]), x.dtype) for x in (X, LOGITS)]
     exported = export.export(gradient, disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(*shapes)
     for given, wanted in zip(exported.call(X, LOGITS), gradient(X, LOGITS), strict=True):
-        np.testing.assert_allclose(given, wanted, atol=1e-5)
+        # Another program may round a feature to another number of 8 bits.
+        assert jnp.linalg.norm(given - wanted) < 2e-3 * jnp.linalg.norm(wanted)
 
 
 def test_weights_that_were_quantized_before_are_not_read():

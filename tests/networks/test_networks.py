@@ -4,7 +4,6 @@ import functools
 import itertools
 
 import equinox as eqx
-import haiku as hk
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -217,6 +216,7 @@ def test_equinox():
 
 
 def test_haiku():
+    hk = pytest.importorskip("haiku")
     model = hk.without_apply_rng(hk.transform(lambda x: hk.nets.MLP([6, 3, 2], activation=jax.nn.silu)(x)))
     x = oracle.random((ROWS, IN), "float32")
     parameters = model.init(jax.random.key(0), x)

@@ -17,39 +17,36 @@ struct Pipelined {
   DType rhs;
   bool contracts, mn_major_a, mn_major_b;
   int rows, cols, cluster;
-  bool gathers;
+  bool gathers, promotes;
   const void* address;
   int shared_bytes;
 };
 
 template <class Cut>
 constexpr Pipelined compiled(const void* address, DType rhs) {
-  return {Cut::kKind,
-          rhs,
-          Cut::kContraction,
-          Cut::kMnMajorA,
-          Cut::kMnMajorB,
-          Cut::kRows,
-          Cut::kCols,
-          Cut::kCluster,
-          Cut::kGathers,
-          address,
-          pipeline_shared_bytes<typename GroupSource<Cut>::Shared>()};
+  return {Cut::kKind,        rhs,
+          Cut::kContraction, Cut::kMnMajorA,
+          Cut::kMnMajorB,    Cut::kRows,
+          Cut::kCols,        Cut::kCluster,
+          Cut::kGathers,     Cut::kPromotes,
+          address,           pipeline_shared_bytes<typename GroupSource<Cut>::Shared>()};
 }
 
 #define VBGEMM_COMPILED(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers)                                   \
   compiled<GroupCut<Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>(reinterpret_cast<const void*>(name), \
                                                                                             arithmetic_of(Kind::kind).rhs),
+#define VBGEMM_COMPILED_EXACT(name, cols) compiled<ExactCut<cols>>(reinterpret_cast<const void*>(name), DType::s8),
 #define VBGEMM_COMPILED_MIXED(name, kind, weights) \
   compiled<MixedCut<Kind::kind, DType::weights>>(reinterpret_cast<const void*>(name), DType::weights),
 const Pipelined kPipelined[] = {
-    VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16)
-        VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, tf32) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16)
-            VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e4m3) VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2)
-                VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e4m3_e5m2) VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2_e4m3)
-                    VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, s8) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16)
-                        VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_COMPILED_MIXED, bf16) VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_COMPILED_MIXED, f16)};
+    VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16) VBGEMM_EVERY_TRANSPOSED_KERNEL(
+        VBGEMM_COMPILED, tf32) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e4m3)
+        VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2) VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e4m3_e5m2)
+            VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2_e4m3) VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, s8)
+                VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16) VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_COMPILED_MIXED, bf16)
+                    VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_COMPILED_MIXED, f16) VBGEMM_EVERY_EXACT_KERNEL(VBGEMM_COMPILED_EXACT)};
 #undef VBGEMM_COMPILED_MIXED
+#undef VBGEMM_COMPILED_EXACT
 #undef VBGEMM_COMPILED
 
 constexpr int kThreads = PipelineCut<Kind::bf16, 256, 1>::kThreads;  // of every pipelined kernel, whatever its type and width
@@ -70,13 +67,20 @@ Error encode_any(CUtensorMap& map, DType dtype, const void* data, uint32_t box_l
   return encode_map(map, {dtype, data, kBytes / bytes_of(dtype), kLines, 1, kBytes, kBytes * kLines}, box_lines);
 }
 
+// Whether the sums of int8 products, over all of K, fit in int32, and have one scale.
+bool sums_exactly(const RaggedCall& call) {
+  constexpr int64_t kMostDepth = (1 << 17) - 1;
+  return call.kind == Kind::s8 && call.lhs_blocks <= 1 && call.rhs_k_blocks <= 1 && call.k <= kMostDepth;
+}
+
 const Pipelined* find_pipelined(const RaggedCall& call) {
   const RaggedShapeInfo& shape = info_of(call.plan.shape);
   const bool gathers = call.gather.data;
   for (const Pipelined& one : kPipelined) {
     const bool mn_major_a = call.contraction && !call.transpose_rhs;
     if (one.kind == call.kind && one.rhs == call.rhs_dtype && one.contracts == call.contraction && one.mn_major_a == mn_major_a &&
-        one.mn_major_b == !call.transpose_rhs && one.cols == shape.columns && one.cluster == shape.cluster && one.gathers == gathers) {
+        one.mn_major_b == !call.transpose_rhs && one.cols == shape.columns && one.cluster == shape.cluster && one.gathers == gathers &&
+        (call.kind != Kind::s8 || one.promotes != sums_exactly(call))) {
       return &one;
     }
   }

@@ -321,7 +321,8 @@ __device__ inline void wgmma_from_registers(const uint32_t (&a)[4], MatrixDescri
 #undef VBGEMM_16_BIT_PRODUCT
 }
 
-// As above, for 64 x 128 sums of 32 steps of K of 8-bit numbers, which are K-major: floats, or below integers.
+// As above, for 64 x 128 sums of 32 steps of K of 8-bit numbers, which are K-major: floats, or below integers, of which there may be 64 x
+// 256.
 template <Kind kKind>
 __device__ inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4], bool adds) {
   const int add = adds;
@@ -341,13 +342,20 @@ __device__ inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, float 
   }
 #undef VBGEMM_BYTE_PRODUCT
 }
-template <Kind kKind>
-__device__ inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, int (&sums)[16][4], bool adds) {
-  static_assert(kKind == Kind::s8);
+template <Kind kKind, int kBlocks>
+__device__ inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, int (&sums)[kBlocks][4], bool adds) {
+  static_assert(kKind == Kind::s8 && (kBlocks == 16 || kBlocks == 32));
   const int add = adds;
-  asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n128k32.s32.s8.s8", VBGEMM_64_SUMS, "%64, %65, add", "%66")
-               : VBGEMM_INTEGER_SUMS(0), VBGEMM_INTEGER_SUMS(4), VBGEMM_INTEGER_SUMS(8), VBGEMM_INTEGER_SUMS(12)
-               : "l"(a.descriptor), "l"(b.descriptor), "r"(add));
+  if constexpr (kBlocks == 16) {
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n128k32.s32.s8.s8", VBGEMM_64_SUMS, "%64, %65, add", "%66")
+                 : VBGEMM_INTEGER_SUMS(0), VBGEMM_INTEGER_SUMS(4), VBGEMM_INTEGER_SUMS(8), VBGEMM_INTEGER_SUMS(12)
+                 : "l"(a.descriptor), "l"(b.descriptor), "r"(add));
+  } else {
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n256k32.s32.s8.s8", VBGEMM_128_SUMS, "%128, %129, add", "%130")
+                 : VBGEMM_INTEGER_SUMS(0), VBGEMM_INTEGER_SUMS(4), VBGEMM_INTEGER_SUMS(8), VBGEMM_INTEGER_SUMS(12), VBGEMM_INTEGER_SUMS(16),
+                   VBGEMM_INTEGER_SUMS(20), VBGEMM_INTEGER_SUMS(24), VBGEMM_INTEGER_SUMS(28)
+                 : "l"(a.descriptor), "l"(b.descriptor), "r"(add));
+  }
 }
 
 // The TF32 product, with 8 steps of K. A comes from registers, where each warp has 16 rows as in mma_tf32; B is contiguous along K in

@@ -185,7 +185,7 @@ class PipelinedBlock {
         continue;
       }
       float sums[Cut::kBlocks][4];
-      if constexpr (!Epilogue::kStoresZeros || Cut::kBytes || Cut::kMixed) clear(sums);
+      if constexpr (!Epilogue::kStoresZeros || Cut::kPromotes) clear(sums);
       if (depth > 0) multiply(tile, depth, warp, lane, stages, sums, [&]() __attribute__((always_inline)) { epilogue.store_waiting(); });
       const bool keeps_tile = VBGEMM_PIPELINE_STORES && epilogue.store(tile, tiles.index, sums);
       if constexpr (!Source::kEqualDepths) pass_stages((depth + Cut::kDepth - 1) / Cut::kDepth * Cut::kDepth, tile, lane, stages);
@@ -213,7 +213,11 @@ class PipelinedBlock {
       multiply_mixed_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
     } else if constexpr (Cut::kBytes) {
       StageScales scales = source_.scales(tile, warp, lane);
-      multiply_scaled_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
+      if constexpr (Cut::kPromotes) {
+        multiply_scaled_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
+      } else {
+        multiply_exact_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
+      }
       source_.scale_columns(tile, lane, sums);
     } else {
       Source::with_layout(tile, [&](auto mn_major_a, auto mn_major_b) __attribute__((always_inline)) {

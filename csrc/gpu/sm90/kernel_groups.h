@@ -17,6 +17,9 @@ using GroupBlock = PipelinedBlock<Source, std::conditional_t<Source::Cut::kGathe
       name, GroupParameters,                                                                              \
       GroupBlock<vbgemm::GroupSource<vbgemm::GroupCut<vbgemm::Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>>)
 
+#define VBGEMM_DEFINE_EXACT_KERNEL(name, cols) \
+  VBGEMM_DEFINE_PIPELINED(name, GroupParameters, GroupBlock<vbgemm::GroupSource<vbgemm::ExactCut<cols>>>)
+
 template <class Source>
 using MixedBlock = PipelinedBlock<Source, NoCopier, MixedEpilogue<Source>>;
 #define VBGEMM_DEFINE_MIXED_KERNEL(name, kind, weights) \
@@ -34,9 +37,14 @@ using MixedBlock = PipelinedBlock<Source, NoCopier, MixedEpilogue<Source>>;
 
 // Of 8-bit floats.
 #define VBGEMM_EVERY_SCALED_KERNEL(define, kind)                                    \
-  VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                      \
+  VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                            \
   define(vbgemm_ragged_along_k_256_##kind, kind, true, false, false, 256, 1, false) \
   define(vbgemm_ragged_along_k_128_##kind, kind, true, false, false, 128, 1, false)
+
+// Of int8 whose scales hold for all of K: name, columns of a tile.
+#define VBGEMM_EVERY_EXACT_KERNEL(define)     \
+  define(vbgemm_ragged_exact_256_s8, 256)   \
+  define(vbgemm_ragged_exact_128_s8, 128)
 
 #define VBGEMM_EVERY_RAGGED_KERNEL(define, kind)                                          \
   VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                            \
@@ -71,6 +79,9 @@ VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_DECLARE, e5m2_e4m3)
 VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_DECLARE, s8)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, f16)
+#undef VBGEMM_DECLARE
+#define VBGEMM_DECLARE(name, cols) extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::GroupParameters, parameters));
+VBGEMM_EVERY_EXACT_KERNEL(VBGEMM_DECLARE)
 #undef VBGEMM_DECLARE
 #define VBGEMM_DECLARE(name, kind, weights) extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::GroupParameters, parameters));
 VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_DECLARE, bf16)

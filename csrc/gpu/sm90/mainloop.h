@@ -65,13 +65,30 @@ class StageProducts<Cut, false, false, Kind::tf32> {
   uint32_t a_[Cut::kChunks][4];
 };
 
+// int8, K-major: the tensor cores add without rounding, in int32.
+template <class Cut>
+class StageProducts<Cut, false, false, Kind::s8> {
+ public:
+  template <int kChunks>
+  __device__ __forceinline__ void multiply(const unsigned char* stage, int half, int (&sums)[Cut::kBlocks][4], bool adds) const {
+    const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+    const MatrixDescriptor b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+    wgmma_fence();
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) wgmma_8bit<Kind::s8>(moved(a, chunk * 32), moved(b, chunk * 32), sums, adds || chunk > 0);
+    wgmma_commit_group();
+    wgmma_wait_group<1>();
+  }
+};
+
 // Multiplies `depth` steps of K, which arrive in the ring's stages, for the 64 rows of a consumer warpgroup. clear(stage, begin) may change
 // a last stage of less than kDepth steps before it is multiplied. If kWholeStages, all of that stage is multiplied, otherwise its chunks
 // with steps of K. release(stage) is called when products no longer read a stage, and after it overlapped(), while the products of the next
 // stage run.
-template <class Cut, bool kMnMajorA, bool kMnMajorB, bool kWholeStages, class Shared, class Clear, class Overlapped, class Release>
+template <class Cut, bool kMnMajorA, bool kMnMajorB, bool kWholeStages, class Shared, class Sum, class Clear, class Overlapped,
+          class Release>
 __device__ inline void multiply_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
-                                       float (&sums)[Cut::kBlocks][4], const Clear& clear, const Overlapped& overlapped,
+                                       Sum (&sums)[Cut::kBlocks][4], const Clear& clear, const Overlapped& overlapped,
                                        const Release& release) {
   StageProducts<Cut, kMnMajorA, kMnMajorB> products;
   int before = -1;  // the stage that products in flight may still be reading
@@ -107,7 +124,7 @@ __device__ inline void multiply_stages(Shared& shared, int depth, int half, Pipe
 #pragma unroll
   for (auto& block : sums) {
 #pragma unroll
-    for (float& x : block) keep_in_place(x);
+    for (Sum& x : block) keep_in_place(x);
   }
   release(before);
 }

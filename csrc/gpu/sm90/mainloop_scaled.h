@@ -4,7 +4,7 @@
 #pragma once
 #include <type_traits>
 
-#include "gpu/sm90/pipeline.h"
+#include "gpu/sm90/mainloop.h"
 #include "gpu/tile/arithmetic.h"
 #include "ragged.h"
 
@@ -89,6 +89,29 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
           sum = multiply_add(static_cast<float>(products[block][i]), scale[block / kHalf][i / 2], sum);
         }
       }
+    }
+  }
+}
+
+// The same for int8 whose scales hold for all of K: the tensor cores then add the products of all stages, in int32 and therefore exactly.
+template <class Cut, class Shared, class Overlapped, class Release>
+__device__ inline void multiply_exact_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
+                                             float (&sums)[Cut::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
+                                             const Release& release) {
+  int products[Cut::kBlocks][4];
+  // Otherwise the compiler would take them for alive between two tiles, and keep their registers.
+#pragma unroll
+  for (auto& block : products) {
+#pragma unroll
+    for (int& x : block) keep_in_place(x = 0);
+  }
+  multiply_stages<Cut, false, false, true>(shared, depth, half, stages, products, [](int, int) {}, overlapped, release);
+  scales.advance(false);
+#pragma unroll
+  for (int block = 0; block < Cut::kBlocks; ++block) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sums[block][i] = static_cast<float>(products[block][i]) * scales.of(i / 2, block / (Cut::kBlocks / StageScales::kHalves));
     }
   }
 }

@@ -11,6 +11,7 @@ struct PipelineCut {
   static constexpr Kind kKind = kKindOfProducts;
   using T = LeftOf<kKind>;
   static constexpr bool kBytes = sizeof(T) == 1, kMixed = false;
+  static constexpr bool kPromotes = kBytes;  // the tensor cores sum the products of one stage, which are added to the tile's sums
   static constexpr Kind kShortResults = kBytes ? Kind::bf16 : kKind;  // the type of results that are no float32
   // A stage has 128 bytes of each line, and one product multiplies 32.
   static constexpr int kElement = static_cast<int>(sizeof(T)), kDepth = 128 / kElement, kChunk = 32 / kElement, kChunks = kDepth / kChunk;

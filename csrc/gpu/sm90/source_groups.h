@@ -24,12 +24,18 @@ struct GroupCut : PipelineCut<kKindOfProducts, kTileCols, kCtas> {
   using Units = RaggedUnits<CompiledTileSize<Pipeline::kRows, Pipeline::kCols>, kCtas>;
 };
 
+// Of int8 whose scales hold for all of K.
+template <int kTileCols>
+struct ExactCut : GroupCut<Kind::s8, false, false, false, kTileCols, 1> {
+  static constexpr bool kPromotes = false;
+};
+
 // Of rows with weights of another type, 8 bits wide and K-major (mainloop_mixed.h). A stage has 128 steps of K: a box of each 64 columns of
 // weights, and two boxes, beside each other along K, of the few rows of a tile.
 template <Kind kKindOfProducts, DType kTypeOfWeights>
 struct MixedCut : PipelineCut<kKindOfProducts, 256, 1> {
   using Pipeline = PipelineCut<kKindOfProducts, 256, 1>;
-  static constexpr bool kMixed = true, kMnMajorA = false, kMnMajorB = false, kContraction = false, kGathers = false;
+  static constexpr bool kMixed = true, kPromotes = true, kMnMajorA = false, kMnMajorB = false, kContraction = false, kGathers = false;
   static constexpr DType kWeights = kTypeOfWeights;
   static_assert(bytes_of(kWeights) == 1 && Pipeline::kElement == 2);
   static constexpr int kRows = 32, kDepth = 128, kBoxesA = 2, kBoxBytesA = kRows * 128;

@@ -332,8 +332,8 @@ inline void wgmma_from_registers(const uint32_t (&a)[4], MatrixDescriptor b, flo
   });
 }
 
-template <Kind kKind, class Sum>
-inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, Sum (&sums)[16][4], bool adds) {
+template <Kind kKind, class Sum, int kBlocks>
+inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, Sum (&sums)[kBlocks][4], bool adds) {
   using A = Element<arithmetic_of(kKind).lhs>;
   using B = Element<arithmetic_of(kKind).rhs>;
   const auto number = [](auto x) {

@@ -72,7 +72,7 @@ class RaggedRules:
     mixed_rows: 8-bit weights of groups with at most so many rows of 16 bits stay 8-bit until they are in registers.
       Each 32 rows read them again, so that with more rows a widened copy is faster.
     paired_k: ragged rows with several wide tiles of columns run in clusters of two thread blocks, which share copies,
-      if the product's K is at least so large.
+      if the product's K is at least so large (inf: never).
     counted_flop: with more work than this, thread blocks take tiles from a counter, which a memset clears before the
       kernel. With less, they take them in turn: some of them may end later, but there is no memset.
     gathered_columns: up to so many columns of a matrix, the kernel reads rows by index; each column of tiles reads them
@@ -81,7 +81,7 @@ class RaggedRules:
 
     few_rows: int
     mixed_rows: int
-    paired_k: int
+    paired_k: float
     counted_flop: float
     gathered_columns: int
 
