@@ -73,7 +73,8 @@ def chain() -> list[str]:
     titles = {"packed": "blocks in one buffer", "arrays": "blocks as arrays", "symmray fused": "symmray fused"}
     lines = [
         (row["scale"], "norm and gradient" if row["gradient"] == "True" else "norm", titles[row["way"]],
-         f"{1e6 * float(row['call_s']):.0f}", f"{float(row['ratio']):.2f}", f"{float(row['trace_s']) + float(row['compile_s']):.1f}")
+         f"{1e6 * float(row['call_s']):.0f}", f"{float(row['ratio']):.2f}",
+         f"{float(row['trace_s']) + float(row['compile_s']):.1f}")
         for row in rows_of("h200_block_chain.csv")
     ]  # fmt: skip
     return table(("scale", "", "way", "us", "over one buffer", "trace and compile (s)"), lines)
