@@ -6,10 +6,11 @@
 
 namespace vbgemm {
 
-inline constexpr int kQuantizeBlock = kScaledDepth, kQuantizeThreads = 512;
+inline constexpr int kQuantizeBlock = kScaledDepth, kQuantizeThreads = 256;
 static_assert(kScaledColumns == kScaledDepth);
-// Rows of operands, and of the transposed result, are read and written in pieces of so many elements, of which they must be multiples.
-inline constexpr int kQuantizePiece = 8;
+// Rows of operands are read in pieces of so many elements, and those of the transposed result are written in pieces of so many, of which
+// they must be multiples.
+inline constexpr int kQuantizePiece = 8, kTransposedPiece = 16;
 
 // What is quantized:
 //   plain           x
