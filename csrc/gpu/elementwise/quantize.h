@@ -29,9 +29,7 @@ class Quantize {
     Piece transposed[kParts][kSide][kPieces];
   };
 
-  // Rows by index may be read several times, so that the blocks of few columns follow each other: what these have in all rows stays in L2.
-  __device__ Quantize(const QuantizeParameters& parameters, Shared& shared)
-      : p_(parameters), shared_(shared), at_(parameters, kForm == QuantizeForm::plain && parameters.index) {}
+  __device__ Quantize(const QuantizeParameters& parameters, Shared& shared) : p_(parameters), shared_(shared), at_(parameters) {}
 
   __device__ __forceinline__ void run() {
     await_previous_kernel();

@@ -18,14 +18,12 @@ __device__ inline int blocks_over(int size) { return (size + kQuantizeBlock - 1)
 struct QuantizePlace {
   int thread, matrix, row_block, col_block;
 
-  // down: whether blocks follow each other along columns, not along rows.
-  __device__ QuantizePlace(const QuantizeParameters& p, bool down) : thread(thread_index()) {
-    const uint32_t block = block_index(), row_blocks = blocks_over(p.rows), col_blocks = blocks_over(p.part_cols);
-    const uint32_t in_line = down ? row_blocks : col_blocks, lines = down ? col_blocks : row_blocks;
-    const uint32_t line = block / in_line, inside = block - line * in_line;
-    matrix = line < lines ? 0 : line / lines;
-    const uint32_t of_matrix = line - matrix * lines;
-    row_block = down ? inside : of_matrix, col_block = down ? of_matrix : inside;
+  __device__ explicit QuantizePlace(const QuantizeParameters& p) : thread(thread_index()) {
+    const auto divided = [](uint32_t number, Divisor by) { return static_cast<uint32_t>(uint64_t{number} * by.factor >> by.shift); };
+    const uint32_t line = divided(block_index(), p.line), in_line = block_index() - line * p.line.number;
+    matrix = divided(line, p.matrix);
+    const uint32_t of_matrix = line - matrix * p.matrix.number;
+    row_block = p.down ? in_line : of_matrix, col_block = p.down ? of_matrix : in_line;
   }
   // The thread's place among those of the block. Eight adjacent threads have the same rows, and the next eight those below, so that no two
   // of sixteen write to the same bank of shared memory.
