@@ -23,7 +23,8 @@ class Quantize {
 
  public:
   // CTAs on a multiprocessor, with few register spills.
-  static constexpr int kMinBlocks = (kForm == QuantizeForm::plain ? 4 : kForm == QuantizeForm::gated ? 3 : 2) / (sizeof(T) == 4 ? 2 : 1);
+  static constexpr int kShare = sizeof(T) == 4 || kCdna ? 2 : 1;
+  static constexpr int kMinBlocks = (kForm == QuantizeForm::plain ? 4 : kForm == QuantizeForm::gated ? 3 : 2) / kShare;
   struct Shared {
     uint32_t magnitude[kParts][kQuantizeThreads / 32];
     Piece transposed[kParts][kSide][kPieces];
