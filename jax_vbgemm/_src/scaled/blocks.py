@@ -141,7 +141,8 @@ def quantized(
     shapes = {name: value.shape for name, value in zip(names, ordered, strict=True)}
     columns = shapes["x"][-1] if "x" in shapes else shapes["sums"][-1] // 2
     rows = shapes["index"][0] if "index" in shapes else shapes["x" if "x" in shapes else "sums"][-2]
-    fits = columns % (SIDE if form == "gated_gradient" else _PIECE) == 0 and not (in_columns and rows % _TRANSPOSED_PIECE)
+    fits = columns % (SIDE if form == "gated_gradient" else _PIECE) == 0
+    fits &= not in_columns or rows % _TRANSPOSED_PIECE == 0
     has_gate = form == "plain" or activation in GATES
     plain = not any(map(compat.explicit_axes, ordered))
     found = iter((quantize_p.bind if fits and has_gate and plain else _xla_form)(*ordered, how=how))
