@@ -20,7 +20,7 @@ from jax_vbgemm._src.planner import DeviceSpec, Reported, device_spec, match_dev
 
 # The names of the custom calls. If the contract of a handler changes, its name changes too.
 TARGET_NAME = "vbgemm_v1"
-ADD_TARGET_NAME = "vbgemm_add_v1"  # on GPUs only; on the CPU XLA's own loops are as fast
+ADD_TARGET_NAME = "vbgemm_add_v2"  # on GPUs only; on the CPU XLA's own loops are as fast
 SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # on GPUs only
 QUANTIZE_TARGET_NAME = "vbgemm_quantize_v1"  # on GPUs only
 RAGGED_TARGET_NAME = "vbgemm_ragged_v5"  # on RAGGED_PLATFORMS
