@@ -1,4 +1,4 @@
-// The host side of the GPU kernels. One call computes a whole plan, adds many arrays, or sums the squares of many arrays.
+// The host side of the GPU kernels. One call computes a whole plan, adds many arrays, averages them, or sums their squares.
 #pragma once
 #include "catalogue.h"
 #include "gpu/tile/kernel_parameters.h"
@@ -71,5 +71,18 @@ int64_t num_partials(const SquareSumsCall& call);
 
 // Enqueues two kernels on the stream for each set of arrays that fits one launch, under the conditions of launch().
 Error square_sums(const SquareSumsCall& call, Stream stream);
+
+struct AveragesCall {
+  DType dtype;             // of the arrays; a real dtype
+  const void* scales;      // device pointer to four accumulators
+  const Average* members;  // device pointers, in a host array
+  int num_members;
+  void *sums, *partials;  // of the squares of what is ahead, as in a SquareSumsCall
+};
+
+int64_t num_partials(const AveragesCall& call);
+
+// As square_sums().
+Error averages(const AveragesCall& call, Stream stream);
 
 }  // namespace vbgemm

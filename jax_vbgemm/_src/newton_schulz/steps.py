@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.elementwise.addition import add_scaled
+from jax_vbgemm._src.elementwise.square_sums import real_accumulator
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View, dense, is_view
 from jax_vbgemm._src.newton_schulz.cost import segments
@@ -48,14 +49,16 @@ class Iteration:
     result: Any = None
 
 
-def looped(xs: list[Any], steps: jax.Array, row: Any, how: Iteration, factors: Any) -> list[jax.Array]:
+def looped(
+    xs: list[Any], steps: jax.Array, row: Any, how: Iteration, factors: Any, norms: jax.Array | None
+) -> list[jax.Array]:
     """The iteration with a traced number of steps, which all have the coefficients `row`. The last result is rounded
     to the iterates' dtype."""
     dtype = xs[0].dtype
     further = replace(how, preconditioning=None, dtype=None, gram=False)
 
     def first(xs: list[Any]) -> list[jax.Array]:
-        return [x.astype(how.dtype or dtype) for x in iterated(xs, [row], how)]
+        return [x.astype(how.dtype or dtype) for x in iterated(xs, [row], how, norms=norms)]
 
     def none(xs: list[Any]) -> list[jax.Array]:
         return [x.astype(how.dtype or dtype) for x in iterated(xs, [], how)]
@@ -163,25 +166,30 @@ def _segments(
     found = []
     for end, length in zip(np.cumsum(lengths), lengths, strict=True):
         is_first, is_last = end == length, end == len(coeffs)
-        root: Any = 1
-        unit: Any = 1
+        square: Any = 1
+        unit: Any = None  # None: 1
         if is_first and of_gram is not None:
             unit = units
             root = 1 / (of_gram / unit)  # XLA would reassociate (unit scale) (unit scale)
+            square = root * root
         of_result = iterates
         if is_last and how.dtype is not None:
             of_result = how.result or result_dtype(how.dtype, dtype)
         # A C of another dtype than the result would have to be converted first.
         whole = length > 1 or of_result != iterates
         rows = coeffs[end - length : end]
-        scale = 1 / of_product if is_first and of_product is not None else 1
-        alpha = scale if factors is None or not is_last else scale * factors
+        alpha = 1 / of_product if is_first and of_product is not None else None
+        if is_last and factors is not None:
+            alpha = factors if alpha is None else alpha * factors
         steps = []
         for c0, c1, c2 in rows:
-            further = (c0, 1 / unit**2, c0 / unit**2) if length > 1 else (None, None, None)
-            steps.append(_Step(c2 / unit**4, c1 / unit**2, *further))
-            unit = 1
-        numbers = _Numbers(root * root, steps, alpha, None if whole else rows[0][0] * alpha)
+            step = _Step(c2, c1, c0, 1, c0)
+            if unit is not None:
+                step = _Step(c2 / unit**4, c1 / unit**2, c0, 1 / unit**2, c0 / unit**2)
+            steps.append(step if length > 1 else step._replace(c0=None, product=None, addend=None))
+            unit = None
+        beta = None if whole else rows[0][0] if alpha is None else rows[0][0] * alpha
+        numbers = _Numbers(square, steps, 1 if alpha is None else alpha, beta)
         found.append(_Segment(rows, is_first, is_last, of_result, whole, numbers))
     together = _in_one_vector([segment.numbers for segment in found], dtype)
     return [segment._replace(numbers=numbers) for segment, numbers in zip(found, together, strict=True)]
@@ -191,15 +199,18 @@ def _in_one_vector(numbers: list[_Numbers], dtype: Any) -> list[_Numbers]:
     """The numbers, of which those that are traced are views of one vector: XLA computes it in one kernel, and products
     read its elements in place. dtype: that of the matrices."""
     leaves, structure = jax.tree.flatten(numbers)
-    traced = [index for index, x in enumerate(leaves) if isinstance(x, jax.Array)]
+    traced = {id(x): x for x in leaves if isinstance(x, jax.Array)}
     if traced:
-        wide = accumulator(jnp.finfo(dtype).dtype)
-        vector = jnp.concatenate([leaves[index].reshape(-1).astype(wide) for index in traced])
-        offset = 0
-        for index in traced:
-            leaves[index] = View(vector, (shape := leaves[index].shape), offset=offset)
-            offset += math.prod(shape)
-    return jax.tree.unflatten(structure, leaves)
+        wide = real_accumulator(dtype)
+        vector = jnp.concatenate([x.reshape(-1).astype(wide) for x in traced.values()])
+        ends = np.cumsum([x.size for x in traced.values()])
+        views = {
+            key: View(vector, x.shape, offset=int(end) - x.size)
+            for end, (key, x) in zip(ends, traced.items(), strict=True)
+        }
+        leaves = [views.get(id(x), x) for x in leaves]
+    together: list[_Numbers] = jax.tree.unflatten(structure, leaves)
+    return together
 
 
 def _product(grams: list[Any], segment: _Segment, small: int, gemm: Gemm) -> list[Any]:
