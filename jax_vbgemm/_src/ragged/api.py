@@ -68,8 +68,9 @@ def ragged_dot(
       lhs: (m, k), or (any number, k) with `gather`. Of two `Scaled` factors the result is bfloat16 unless
         preferred_element_type says otherwise. On GPUs of compute capability 9.0 two 8-bit floats, or int8 on both
         sides, are multiplied as they are, with `transpose_rhs` and with scales of (1, 128) or whole rows of lhs and of
-        (1, 128, 128), whole columns or whole matrices of rhs, and summed in float32, 128 products at a time (of which
-        the sum of int8 is exact); elsewhere they are widened before the product.
+        (1, 128, 128), whole columns or whole matrices of rhs, and summed in float32, 128 products at a time (of int8
+        these sums are exact, as is the whole one where scales hold for all of K, below 131072); elsewhere they are
+        widened before the product.
         Beside rows of bfloat16 or float16, `Scaled` weights of int8 or float8_e4m3fn with `transpose_rhs` stay 8-bit in
         memory where groups have few rows (a decoding step of a mixture, which reads little but weights); their scales
         are of single columns or of 128, with all of K or 128 steps of it. Other weights are widened.
