@@ -194,7 +194,8 @@ class RandomRagged {
   // That an element of the results is what was in its memory before the call.
   void expect_as_before(int64_t index) const {
     const int64_t size = size_of(call_.out_dtype), begin = index * size;
-    if (std::memcmp(&out_.bytes[begin], &start_[begin], size) != 0) ragged_fail("an undefined row was written", call_.out_dtype, index, 0, 0);
+    if (std::memcmp(&out_.bytes[begin], &start_[begin], size) != 0)
+      ragged_fail("an undefined row was written", call_.out_dtype, index, 0, 0);
   }
 
   // To what an element of the results is added.
