@@ -113,8 +113,9 @@ def ragged_dot(
         vmap over operands while the Ref is not mapped (at axis 0).
       undefined_rest: whether rows of the result without weights (after the last group, or of groups without weights)
         may be left as they are in memory, and the same rows of the gradient of lhs (without `gather`): they hold
-        anything, NaN too, so that what reads them has to select and not multiply by 0. Worth its while where most rows
-        have no weights: a device's room for rows that other devices may send, for example.
+        anything, NaN too, so that what reads them has to select and not multiply by 0, in its gradients too; checkify's
+        NaN checks may report them. Worth its while where most rows have no weights: a device's room for rows that other
+        devices may send, for example.
       implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
       group_size_hint: the typical size of groups, or a sequence with the typical size of each group. It guides the
         choice of tiles and changes no result, except that it decides whether `Scaled` weights beside rows of 16 bits
