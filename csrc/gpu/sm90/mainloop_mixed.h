@@ -7,43 +7,11 @@
 // weights.
 #pragma once
 #include "gpu/sm90/pipeline.h"
+#include "gpu/sm90/stage_scales.h"
 #include "gpu/tile/arithmetic.h"
 #include "ragged.h"
 
 namespace vbgemm {
-
-// The scales of the columns of weights that a consumer thread has, two in each of its two boxes, for one stage after another.
-class WeightScales {
- public:
-  static constexpr int kColumns = 4;
-
-  // Where the scales of the first stage are, and the distance to those of the next one; 0 where all stages have the same. Null: 1.
-  __device__ WeightScales(const float* const (&column)[kColumns], int step) : step_(step) {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) column_[i] = column[i];
-    load();
-  }
-
-  // Starts to load the scales of the next stage, if there is one. Nothing waits for them before the end of that stage: a copy of them here
-  // would.
-  __device__ void advance(bool more) {
-    if (!more || step_ == 0) return;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) column_[i] += step_;
-    load();
-  }
-  __device__ float of(int column) const { return scale_[column]; }
-
- private:
-  __device__ void load() {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) scale_[i] = column_[i] ? *column_[i] : 1;
-  }
-
-  const float* column_[kColumns];
-  int step_;
-  float scale_[kColumns];
-};
 
 // Two adjacent 8-bit numbers as two of 16 bits, which represent all of them. Logic and conversions take twice as long as arithmetic, and
 // limit these kernels.
@@ -68,7 +36,7 @@ __device__ __forceinline__ uint32_t widened_pair(uint32_t bytes) {
 
 template <class Cut, class Shared, class Overlapped, class Release>
 __device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
-                                             float (&sums)[Cut::kBlocks][4], WeightScales& scales, const Overlapped& overlapped,
+                                             float (&sums)[Cut::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
                                              const Release& release) {
   constexpr int kParts = 2, kPart = Cut::kBlocks / kParts;           // boxes of weights, and blocks of 8 rows of each
   constexpr int kChunks = Cut::kDepth / 16, kChunksOfBox = 64 / 16;  // of 16 steps of K: in a stage, and in a box of A
@@ -120,7 +88,7 @@ __device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half
         for (int i = 0; i < 4; ++i) {
           keep_in_place(products[part][block][i]);
           float& sum = sums[part * kPart + block][i];
-          sum = multiply_add(products[part][block][i], scales.of(2 * part + i / 2), sum);
+          sum = multiply_add(products[part][block][i], scales[2 * part + i / 2], sum);
         }
       }
     }
