@@ -1,19 +1,26 @@
 """Times `ragged_dot` of two int8 factors in one jitted program each, beside float8 and bfloat16, in turns.
 
-    python benchmarks/ragged_w8a8.py
+    python benchmarks/ragged_w8a8.py --csv ragged_w8a8.csv
 
-Random data, groups of equal size; medians in TFLOP/s, and whether a sum of int8 products is exact. "rows": scales of
-rows of lhs and single columns of rhs; "blocks": of 128 values of a row and of 128 x 128 weights.
+Random data, groups of equal size; medians of rounds. Scales of "rows": of rows of lhs and single columns of rhs; of
+"blocks": of 128 values of a row and of 128 x 128 weights. First compares products of int8 with those of integers.
 """
 
 import statistics
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import typer
 
 import jax_vbgemm as vb
+from options import commands
+from workloads import write_csv
 
 CASES = [  # rows, groups, K, N
     (32768, 4, 7168, 4096), (32768, 8, 3072, 7168), (32768, 128, 2048, 1536), (32768, 128, 768, 2048),
@@ -22,13 +29,28 @@ CASES = [  # rows, groups, K, N
 BLOCKS = {"rows": ((1, -1), (1, -1)), "blocks": ((1, 128), (128, 128))}
 
 
-def times(peers, calls=8, rounds=7):
-    """Seconds of a call of each peer, in turns."""
-    taken = {name: [] for name in peers}
+@dataclass
+class Row:
+    """A line of the CSV. factors: their dtype; scales: those of BLOCKS."""
+
+    rows: int
+    groups: int
+    k: int
+    n: int
+    factors: str
+    scales: str
+    tflops: float
+    device: str
+    jax: str
+
+
+def times(peers: dict[Any, Callable[[], Any]], calls: int = 8, rounds: int = 7) -> dict[Any, float]:
+    """Seconds of a call of each peer, in turns, every second round backwards."""
+    taken: dict[Any, list[float]] = {name: [] for name in peers}
     for call in peers.values():
         jax.block_until_ready(call())
-    for _ in range(rounds):
-        for name, call in peers.items():
+    for i in range(rounds):
+        for name, call in list(peers.items())[:: 1 if i % 2 else -1]:
             begin = time.perf_counter()
             results = [call() for _ in range(calls)]
             jax.block_until_ready(results)
@@ -37,22 +59,27 @@ def times(peers, calls=8, rounds=7):
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
-def peers_of(rows, groups, k, n):
+def measured(rows: int, groups: int, k: int, n: int) -> list[Row]:
     of_x, of_w = jax.random.split(jax.random.key(0))
     x = jax.random.normal(of_x, (rows, k), jnp.bfloat16)
     w = jax.random.normal(of_w, (groups, n, k), jnp.bfloat16) * k**-0.5
     sizes = jnp.full((groups,), rows // groups, jnp.int32)
     product = jax.jit(lambda x, w: vb.ragged_dot(x, w, sizes, transpose_rhs=True))
-    factors = {"bfloat16": (x, w)}
+    factors: dict[tuple[str, str], tuple[Any, ...]] = {("bfloat16", ""): (x, w)}
     for kind in ("int8", "float8_e4m3fn"):
         for name, blocks in BLOCKS.items():
-            factors[f"{kind}, {name}"] = tuple(
+            factors[kind, name] = tuple(
                 vb.quantize(part, kind, block) for part, block in zip((x, w), blocks, strict=True)
             )
-    return {name: lambda pair=pair: product(*pair) for name, pair in factors.items()}
+    peers = {name: lambda pair=pair: product(*pair) for name, pair in factors.items()}
+    device = jax.devices()[0].device_kind
+    return [
+        Row(rows, groups, k, n, *name, round(2e-12 * rows * k * n / seconds), device, jax.__version__)
+        for name, seconds in times(peers).items()
+    ]
 
 
-def is_exact():
+def is_exact() -> bool:
     """Whether products of int8 are those of integers, where float32 represents the sums."""
     rng = np.random.default_rng(0)
     x, w = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((300, 992), (3, 272, 992)))
@@ -69,13 +96,18 @@ def is_exact():
     return bool((np.asarray(found) == expected).all())
 
 
-def main():
+app = commands(__doc__)
+
+
+@app.command()
+def main(csv: Annotated[Path | None, typer.Option(help="rows are appended")] = None) -> None:
     print("int8 is exact:", is_exact())
     for case in CASES:
-        rows, _, k, n = case
-        rates = {name: 2e-12 * rows * k * n / seconds for name, seconds in times(peers_of(*case)).items()}
-        print(*case, {name: round(rate) for name, rate in rates.items()}, flush=True)
+        found = measured(*case)
+        print(*case, ", ".join(f"{row.factors} {row.scales} {row.tflops:.0f}" for row in found), flush=True)
+        if csv:
+            write_csv(csv, found)
 
 
 if __name__ == "__main__":
-    main()
+    app()

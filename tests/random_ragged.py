@@ -58,6 +58,7 @@ def ragged(draw: Draw) -> Call:
     if not plain and draw.chance(2):
         given["row_scale"] = draw.array(rows, dtype=np.float32 if narrow else draw.dtype)
     options = {"transpose_rhs": transpose, "activation": activation, "gated": gated, "precision": draw.precision}
+    options["undefined_rest"] = draw.chance(3)
     differentiates = plain and not gathers
     cotangent = draw.array(rows, n)
     cotangent[parts[-1].stop :] = np.nan
@@ -66,12 +67,16 @@ def ragged(draw: Draw) -> Call:
         weights = tuple(jax.numpy.split(rhs, 2, axis=-2 if transpose else -1)) if paired else rhs
         return vb.ragged_dot(lhs, weights, jax.numpy.asarray(sizes), **given, **options)
 
+    def defined(y: jax.Array) -> jax.Array:
+        return jax.numpy.where(np.arange(rows)[:, None] < parts[-1].stop, y, 0) if options["undefined_rest"] else y
+
     @jax.jit
     def call(lhs: Any, rhs: Any, given: Any, cotangent: Any) -> list[jax.Array]:
         if not differentiates:
-            return [product(lhs, rhs, given)]
+            return [defined(product(lhs, rhs, given))]
         y, transposed = jax.vjp(lambda a, b: product(a, b, given), lhs, rhs)
-        return [y, *transposed(cotangent)]
+        of_lhs, of_rhs = transposed(cotangent)
+        return [defined(y), defined(of_lhs), of_rhs]
 
     on_device = jax.device_put((lhs, rhs, given, cotangent))
 

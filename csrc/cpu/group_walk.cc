@@ -36,9 +36,9 @@ class Entry {
       for (int64_t group = first; group < last; ++group) row = add_contraction(group - offset_, row, rows_of(call_, group, row));
       add_zeros_of_groups(behind, call_.groups);
     } else {
-      add_zeros_of_rows(0, row);
+      if (!call_.undefined_rest) add_zeros_of_rows(0, row);
       for (int64_t group = first; group < last; ++group) row = add_rows(group - offset_, row, rows_of(call_, group, row));
-      add_zeros_of_rows(row, call_.m);
+      if (!call_.undefined_rest) add_zeros_of_rows(row, call_.m);
     }
   }
 

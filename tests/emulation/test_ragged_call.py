@@ -85,6 +85,7 @@ def call(
         "activation": np.int64(activation_number(activation)),
         "gated": np.bool_(gated),
         "halves": np.int64(0),
+        "undefined_rest": np.bool_(False),
         "shape": np.int64(0),
         "counted": np.bool_(False),
         "tile": np.int64(row),

@@ -10,11 +10,12 @@ import oracle
 import pytest
 from jax.sharding import PartitionSpec as P
 from slow_cases import slow_except
+from undefined_rest import undefined_rows_are_nan  # noqa: F401
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.exchange.choice import EXCHANGES
 
-pytestmark = pytest.mark.multidevice(8)
+pytestmark = [pytest.mark.multidevice(8), pytest.mark.usefixtures("undefined_rows_are_nan")]
 TOKENS, EXPERTS, D, F, CHOICES = 24, 8, 5, 4, 3
 
 

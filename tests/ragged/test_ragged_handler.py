@@ -36,6 +36,7 @@ def ragged(result=((M, N), "float32"), **changes):
     operands = [given[name] if name in given else jnp.zeros(0, types[OPERANDS[name].type]) for name in CALL]
     attributes = {
         "kind": FLOAT32, "contraction": NO, "transpose_rhs": NO, "activation": ZERO, "gated": NO, "halves": ZERO,
+        "undefined_rest": NO,
         **NONE.attributes(), "catalogue": ZERO,
     } | changes  # fmt: skip
     call = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, [jax.ShapeDtypeStruct(*result)])
@@ -101,6 +102,7 @@ def test_calls_that_keep_the_rules_are_right():
         ({"second": jnp.ones((G, K, N), jnp.float32)}, "second must be given with halves of columns or of k"),
         ({"halves": np.int64(1)}, "rhs_columns is 4, expected 2"),
         (CONTRACTION | {"halves": np.int64(2)}, "halves of k are not for this form"),
+        (CONTRACTION | {"undefined_rest": np.bool_(True)}, "a contraction has no rows without weights"),
         ({"lhs_scale": jnp.ones((M, 1), jnp.float32)}, "lhs_scale is for 8-bit factors"),
         (
             CONTRACTION

@@ -99,9 +99,23 @@ __device__ inline Value shfl(Value value, int lane) {
 __device__ inline int grid_blocks() { return static_cast<int>(gridDim.x); }
 // Returns the counter's value and increments it, as one step.
 __device__ inline uint32_t take_next(uint32_t* counter) { return atomicAdd(counter, 1u); }
-// For y up to 2^126, and with an error of about 2 + |x| units in the last place (CUDA C++ Programming Guide, "Intrinsic Functions").
-__device__ inline float fast_divide(float x, float y) { return __fdividef(x, y); }
-__device__ inline float fast_exp(float x) { return __expf(x); }
+// Divisions and powers with subnormal numbers as zeros, so that each is one instruction and a multiplication: for y up to 2^126, and with
+// an error of about 2 + |x| units in the last place (CUDA C++ Programming Guide, "Intrinsic Functions").
+__device__ inline float fast_divide(float x, float y) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(y));
+  return x * inverse;
+}
+__device__ inline float fast_exp(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.4426950409f));
+  return power;
+}
+// 1 / x rounded to nearest, for x from 2^-126 to 2^126; a division has a branch for other numbers.
+__device__ inline float reciprocal(float x) {
+  const float near = fast_divide(1, x);
+  return __fmaf_rn(near, -__fmaf_rn(near, x, -1), near);
+}
 __device__ inline void trap() { asm volatile("trap;"); }
 
 // Volatile, so that values derived from the index are computed for each tile and not held in registers for all tiles of a kernel.
@@ -186,6 +200,28 @@ __device__ inline void load_streamed(void* registers, const void* global) {
   const auto bytes = __ldcs(static_cast<const typename Piece<kBytes>::type*>(global));
   memcpy(registers, &bytes, kBytes);
 }
+// Loads 4 or 16 bytes, or zeros if `valid` is false; the address is not used then. It is predicated and has no branch, so that loads behind
+// it need not wait for it.
+template <int kBytes>
+__device__ inline void load_bytes_if(bool valid, void* registers, const void* global) {
+  static_assert(kBytes == 4 || kBytes == 16);
+  typename Piece<kBytes>::type bytes;
+  const int load = valid;
+  if constexpr (kBytes == 4) {
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %1, 0; mov.u32 %0, 0; @p ld.global.u32 %0, [%2];}"
+                 : "=&r"(bytes)
+                 : "r"(load), "l"(global)
+                 : "memory");
+  } else {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %4, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"
+        "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%5];}"
+        : "=&r"(bytes.x), "=&r"(bytes.y), "=&r"(bytes.z), "=&r"(bytes.w)
+        : "r"(load), "l"(global)
+        : "memory");
+  }
+  memcpy(registers, &bytes, kBytes);
+}
 template <int kBytes>
 __device__ inline void store_bytes(void* global, const void* registers) {
   typename Piece<kBytes>::type bytes;
@@ -195,21 +231,31 @@ __device__ inline void store_bytes(void* global, const void* registers) {
 }
 // Stores nothing if `valid` is false. It is predicated and has no branch, since the compiler would move the computation of the value into a
 // branch.
+#define VBGEMM_STORE(type, values, ...)                                                                                              \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global" type " [%1], " values ";}" ::"r"(store), "l"(global), __VA_ARGS__ \
+               : "memory")
 template <int kBytes>
 __device__ inline void store_bytes_if(bool valid, void* global, const void* registers) {
   typename Piece<kBytes>::type bytes;
   memcpy(&bytes, registers, kBytes);
   const int store = valid;
-#define VBGEMM_STORE(type, values, ...)                                                                                               \
-  asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global." type " [%1], " values ";}" ::"r"(store), "l"(global), __VA_ARGS__ \
-               : "memory")
-  if constexpr (kBytes == 1) VBGEMM_STORE("u8", "%2", "h"(uint16_t{bytes}));
-  if constexpr (kBytes == 2) VBGEMM_STORE("u16", "%2", "h"(bytes));
-  if constexpr (kBytes == 4) VBGEMM_STORE("u32", "%2", "r"(bytes));
-  if constexpr (kBytes == 8) VBGEMM_STORE("v2.u32", "{%2, %3}", "r"(bytes.x), "r"(bytes.y));
-  if constexpr (kBytes == 16) VBGEMM_STORE("v4.u32", "{%2, %3, %4, %5}", "r"(bytes.x), "r"(bytes.y), "r"(bytes.z), "r"(bytes.w));
-#undef VBGEMM_STORE
+  if constexpr (kBytes == 1) VBGEMM_STORE(".u8", "%2", "h"(uint16_t{bytes}));
+  if constexpr (kBytes == 2) VBGEMM_STORE(".u16", "%2", "h"(bytes));
+  if constexpr (kBytes == 4) VBGEMM_STORE(".u32", "%2", "r"(bytes));
+  if constexpr (kBytes == 8) VBGEMM_STORE(".v2.u32", "{%2, %3}", "r"(bytes.x), "r"(bytes.y));
+  if constexpr (kBytes == 16) VBGEMM_STORE(".v4.u32", "{%2, %3, %4, %5}", "r"(bytes.x), "r"(bytes.y), "r"(bytes.z), "r"(bytes.w));
 }
+// A store of 8 or 16 bytes that the caches may evict first, before data that will be read again.
+template <int kBytes>
+__device__ inline void store_streamed_if(bool valid, void* global, const void* registers) {
+  static_assert(kBytes == 8 || kBytes == 16);
+  typename Piece<kBytes>::type bytes;
+  memcpy(&bytes, registers, kBytes);
+  const int store = valid;
+  if constexpr (kBytes == 8) VBGEMM_STORE(".cs.v2.u32", "{%2, %3}", "r"(bytes.x), "r"(bytes.y));
+  if constexpr (kBytes == 16) VBGEMM_STORE(".cs.v4.u32", "{%2, %3, %4, %5}", "r"(bytes.x), "r"(bytes.y), "r"(bytes.z), "r"(bytes.w));
+}
+#undef VBGEMM_STORE
 
 // Returns for how many lanes of the warp `yes` is true. All lanes of the warp call this together.
 __device__ inline int popc_ballot(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
@@ -241,6 +287,18 @@ __device__ inline uint16_t float_to_float16(float x) {
 __device__ inline uint16_t float_to_bfloat16(float x) {
   uint16_t bits;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+
+// Two numbers in a word, the first one in its lower half.
+__device__ inline uint32_t floats_to_float16s(float low, float high) {
+  uint32_t bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+__device__ inline uint32_t floats_to_bfloat16s(float low, float high) {
+  uint32_t bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
   return bits;
 }
 
@@ -373,25 +431,35 @@ __device__ inline uint32_t widen_e4m3(uint16_t two) {
   return wide;
 }
 
-// Whether one instruction narrows two float32 numbers to 8 bits, and that instruction: float8_e4m3fn, or float8_e5m2. The first number's
-// byte is the lower one. A number that is too large becomes the largest one, and NaN is NaN.
+// Whether instructions narrow float32 numbers to 8 bits, and four numbers by them: to float8_e4m3fn, or to float8_e5m2. The first number's
+// byte is the lowest one. A number that is too large becomes the largest one, and NaN is NaN.
 #if __CUDA_ARCH__ >= 890
 inline constexpr bool kNarrowsFloat8 = true;
 #else
 inline constexpr bool kNarrowsFloat8 = false;
 #endif
 template <bool kE4m3>
-__device__ inline uint32_t narrow_float8(float first, float second) {
-  uint16_t two = 0;
+__device__ inline uint32_t narrow_float8(float x, float y, float z, float w) {
+  uint32_t four = 0;
 #if __CUDA_ARCH__ >= 890
+#define VBGEMM_NARROW(type)                                                                     \
+  asm("{.reg .b16 low, high; cvt.rn.satfinite." type ".f32 low, %2, %1; cvt.rn.satfinite." type \
+      ".f32 high, %4, %3;\n"                                                                    \
+      "mov.b32 %0, {low, high};}"                                                               \
+      : "=r"(four)                                                                              \
+      : "f"(x), "f"(y), "f"(z), "f"(w))
   if constexpr (kE4m3) {
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(second), "f"(first));
+    VBGEMM_NARROW("e4m3x2");
   } else {
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(two) : "f"(second), "f"(first));
+    VBGEMM_NARROW("e5m2x2");
   }
+#undef VBGEMM_NARROW
 #endif
-  return two;
+  return four;
 }
+
+// The larger one of each pair of 16-bit halves, without signs.
+__device__ inline uint32_t larger_halves(uint32_t x, uint32_t y) { return __vmaxu2(x, y); }
 
 #define VBGEMM_DEFINE_PRODUCT(name, shape_and_types)                                                           \
   __device__ inline void name(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {                 \

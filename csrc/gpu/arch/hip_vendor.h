@@ -99,6 +99,11 @@ __device__ inline void shfl_xor(Value& value) {
   __builtin_memcpy(&value, words, sizeof(Value));
 }
 
+template <class Value>
+__device__ inline Value shfl(Value value, int lane) {
+  return __shfl(value, lane, VBGEMM_WAVE_SIZE);
+}
+
 // A pointer that is known to address global memory, so that loads need not determine the address space at run time.
 template <class T>
 using Global = __attribute__((address_space(1))) T*;
@@ -114,10 +119,25 @@ __device__ inline void prefetch_to_l2(const void*) {}  // CDNA has no such instr
 
 __device__ inline float float_of_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 __device__ inline uint32_t bits_of_float(float x) { return __builtin_bit_cast(uint32_t, x); }
+// The compiler keeps such values in registers by itself.
+template <class Value>
+__device__ inline void keep_in_place(Value&) {}
+__device__ inline float fast_divide(float x, float y) { return x * __builtin_amdgcn_rcpf(y); }
+__device__ inline float fast_exp(float x) { return __builtin_amdgcn_exp2f(x * 1.4426950409f); }
+__device__ inline float reciprocal(float x) { return 1 / x; }
+__device__ inline uint32_t larger_halves(uint32_t x, uint32_t y) {
+  using Halves = uint16_t __attribute__((ext_vector_type(2)));
+  return __builtin_bit_cast(uint32_t, __builtin_elementwise_max(__builtin_bit_cast(Halves, x), __builtin_bit_cast(Halves, y)));
+}
+// Returns the bytes of high:low, numbered from 0 on, that the hexadecimal digits of `selector` name, the lowest digit first.
+__device__ inline uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint32_t digits = (selector & 0xf) | (selector & 0xf0) << 4 | (selector & 0xf00) << 8 | (selector & 0xf000) << 12;
+  return __builtin_amdgcn_perm(high, low, digits);
+}
 // CDNA 2 has no instruction for 8-bit floats.
 inline constexpr bool kNarrowsFloat8 = false;
 template <bool>
-__device__ inline uint32_t narrow_float8(float, float) {
+__device__ inline uint32_t narrow_float8(float, float, float, float) {
   return 0;
 }
 __device__ inline float bfloat16_to_float(uint16_t bits) { return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16); }
@@ -127,6 +147,12 @@ __device__ inline uint16_t float_to_bfloat16(float x) {
 }
 __device__ inline float float16_to_float(uint16_t bits) { return static_cast<float>(__builtin_bit_cast(_Float16, bits)); }
 __device__ inline uint16_t float_to_float16(float x) { return __builtin_bit_cast(uint16_t, static_cast<_Float16>(x)); }
+__device__ inline uint32_t floats_to_float16s(float low, float high) {
+  return float_to_float16(low) | static_cast<uint32_t>(float_to_float16(high)) << 16;
+}
+__device__ inline uint32_t floats_to_bfloat16s(float low, float high) {
+  return float_to_bfloat16(low) | static_cast<uint32_t>(float_to_bfloat16(high)) << 16;
+}
 
 // A type of N bytes, which one instruction moves, whatever the bytes mean.
 template <int kBytes>
@@ -176,6 +202,14 @@ template <int kBytes>
 __device__ inline void load_streamed(void* registers, const void* global) {
   load_bytes<kBytes>(registers, global);
 }
+// Zeros if `valid` is false. As of cp_async, the load reads the kernel's parameters then.
+template <int kBytes>
+__device__ inline void load_bytes_if(bool valid, void* registers, const void* global) {
+  using Bytes = typename Piece<kBytes>::type;
+  Bytes bytes = *(Global<const Bytes>)(valid ? (Global<const void>)global : (Global<const void>)__builtin_amdgcn_kernarg_segment_ptr());
+  if (!valid) bytes = Bytes{};
+  __builtin_memcpy(registers, &bytes, kBytes);
+}
 template <int kBytes>
 __device__ inline void store_bytes(void* global, const void* registers) {
   typename Piece<kBytes>::type bytes;
@@ -185,6 +219,10 @@ __device__ inline void store_bytes(void* global, const void* registers) {
 template <int kBytes>
 __device__ inline void store_bytes_if(bool valid, void* global, const void* registers) {
   if (valid) store_bytes<kBytes>(global, registers);
+}
+template <int kBytes>
+__device__ inline void store_streamed_if(bool valid, void* global, const void* registers) {
+  store_bytes_if<kBytes>(valid, global, registers);
 }
 
 // Matrix cores: c += a b for 16 x 16 sums, by all lanes of a wave together. The layout of the fragments is that of AMD's "CDNA 2" and "CDNA

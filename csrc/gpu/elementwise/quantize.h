@@ -1,6 +1,8 @@
 // From numbers of 16 or 32 bits to 8-bit floats with scales, in one pass: a CTA reads a block of 128 x 128 into registers, or computes it
 // there, finds the largest magnitude of each row or of the whole block, and writes the scaled numbers, the transposed ones, or both. 8-bit
 // wgmma reads its operands along K alone, so that a factor is needed transposed wherever K is its other dimension, as in a gradient.
+//
+// Instructions are scarce, not only bytes: at the rate of the memory a multiprocessor has time for some 20 of them for each element.
 #pragma once
 #include "gpu/elementwise/quantize_operand.h"
 
@@ -8,160 +10,185 @@ namespace vbgemm {
 
 template <class T, QuantizeForm kForm>
 class Quantize {
-  static constexpr int kSide = kQuantizeBlock, kRows = kThreadRows, kCols = kThreadCols, kDown = kSide / kRows;
+  static constexpr int kSide = kQuantizeBlock, kRows = kThreadRows, kCols = kThreadCols;
   using Operand = QuantizeOperand<T, kForm>;
   using Elements = typename Operand::Elements;
+  static constexpr int kParts = Operand::kParts;
+  // A thread's rows of a column are half of what one store writes of the transposed result.
+  struct alignas(kTransposedPiece) Piece {
+    uint64_t rows[2];
+  };
+  static constexpr int kPieces = kSide / kTransposedPiece;
+  static_assert(2 * kRows == kTransposedPiece);
 
  public:
-  static constexpr int kMinBlocks = Operand::kMinBlocks;
+  // CTAs on a multiprocessor, with few register spills.
+  static constexpr int kShare = sizeof(T) == 4 || kCdna ? 2 : 1;
+  static constexpr int kMinBlocks = (kForm == QuantizeForm::plain ? 4 : kForm == QuantizeForm::gated ? 3 : 2) / kShare;
   struct Shared {
-    QuantizeRows rows;
-    uint32_t magnitude[kDown];
-    alignas(8) uint32_t transposed[kSide][kDown];  // of a column of the block, 4 rows in a word
+    uint32_t magnitude[kParts][kQuantizeThreads / 32];
+    Piece transposed[kParts][kSide][kPieces];
   };
 
   __device__ Quantize(const QuantizeParameters& parameters, Shared& shared) : p_(parameters), shared_(shared), at_(parameters) {}
 
   __device__ __forceinline__ void run() {
     await_previous_kernel();
-    at_.find_rows(p_, shared_.rows);
-    block_barrier();
-    if (p_.index && shared_.rows.source[0] < 0) return;
-    Elements x[Operand::kParts];
-    Operand::read(p_, at_, shared_.rows, x);
-#pragma unroll
-    for (int part = 0; part < Operand::kParts; ++part) {
-      if (part > 0) block_barrier();  // all threads have read the last part's shared memory
-      const int left = part * p_.part_cols;
-      if (p_.dtype == DType::e4m3) {
-        quantize<DType::e4m3>(x[part], left);
-      } else {
-        quantize<DType::e5m2>(x[part], left);
-      }
+    const auto existing = [](int row, bool named, int count) {
+      return named && static_cast<uint32_t>(row) < static_cast<uint32_t>(count) ? row : -1;
+    };
+    const int own = at_.row() + at_.own(), first = row_named(p_.index, at_.row_block * kSide, p_.rows);
+    const int source = row_named(p_.index, own, p_.rows), place = row_named(p_.place, own, p_.rows);
+    if (p_.index && existing(first, true, p_.source_rows) < 0) return;
+    place_ = existing(place, own < p_.rows, p_.value_rows);
+    Elements x[kParts];
+    Operand::read(p_, at_, existing(source, own < p_.rows, p_.source_rows), place_, x);
+    float of_row[kParts] = {}, of_block[kParts] = {};
+    find_scales(x, of_row, of_block);
+    if (p_.dtype == DType::e4m3) {
+      write<DType::e4m3>(x, of_row, of_block);
+    } else {
+      write<DType::e5m2>(x, of_row, of_block);
     }
   }
 
  private:
-  // Of the columns from `left` on.
-  template <DType kDType>
-  __device__ void quantize(const Elements& x, int left) {
-    float factor[kRows], of_block = 1;  // the reciprocal of the scale of each row, and of the block's
-    uint32_t magnitude[kRows];
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) magnitude[i] = x.largest(i);
-    if (p_.block_scales) {
-      of_block = factor_of_block(magnitude, left);
-#pragma unroll
-      for (float& each : factor) each = of_block;
-    }
-    if (p_.row_scales) find_row_scales(magnitude, left, factor);
-    if (p_.values) write_rows<kDType>(x, factor, left);
-    if (p_.transposed) write_columns<kDType>(x, of_block, left);
-  }
+  // The first column of a part, and its block of columns.
+  __device__ int left(int part) const { return part * p_.part_cols; }
+  __device__ int block(int part) const { return left(part) / kSide + at_.col_block; }
 
-  __device__ void find_row_scales(const uint32_t (&magnitude)[kRows], int left, float (&factor)[kRows]) const {
-    const int blocks = blocks_over(p_.cols), block = left / kSide + at_.col_block;
+  // Stores the scales, and finds their reciprocals: of the thread's own row, and of the whole block.
+  __device__ void find_scales(const Elements (&x)[kParts], float (&of_row)[kParts], float (&of_block)[kParts]) {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const float scale = scale_of(largest_across(magnitude[i]));
-      factor[i] = 1 / scale;
-      const int64_t row = value_row(i);
-      if (at_.across == 0 && row >= 0) p_.row_scales[row * blocks + block] = scale;
+    for (int part = 0; part < kParts; ++part) {
+      const uint32_t largest = x[part].largest(at_.thread);
+      if (p_.row_scales) of_row[part] = scale_row(part, Elements::of_own_row(largest, at_.own()));
+      if (p_.block_scales) {
+        const uint32_t of_threads = Elements::of_threads(largest);
+        if (at_.thread % 32 == 0) shared_.magnitude[part][at_.thread / 32] = of_threads;
+      }
     }
-  }
-
-  __device__ float factor_of_block(const uint32_t (&magnitude)[kRows], int left) {
-    uint32_t largest = 0;
-#pragma unroll
-    for (const uint32_t each : magnitude) largest = larger(largest, each);
-    largest = largest_across(largest);
-    if (at_.across == 0) shared_.magnitude[at_.down] = largest;
+    if (!p_.block_scales) return;
     block_barrier();
 #pragma unroll
-    for (const uint32_t each : shared_.magnitude) largest = larger(largest, each);
-    const float scale = scale_of(largest);
-    if (thread_index() == 0) {
-      const int row_blocks = blocks_over(p_.rows), col_blocks = blocks_over(p_.cols), block = left / kSide + at_.col_block;
-      const bool as_values = p_.values && !p_.row_scales;
-      const int64_t place = as_values ? int64_t{at_.row_block} * col_blocks + block : int64_t{block} * row_blocks + at_.row_block;
-      p_.block_scales[int64_t{at_.matrix} * row_blocks * col_blocks + place] = scale;
+    for (int part = 0; part < kParts; ++part) {
+      of_block[part] = scale_block(part);
+      if (!p_.row_scales) of_row[part] = of_block[part];
     }
-    return 1 / scale;
   }
 
-  __device__ static uint32_t larger(uint32_t x, uint32_t y) { return x < y ? y : x; }
-  __device__ static uint32_t largest_across(uint32_t x) {
-    take_larger<1>(x), take_larger<2>(x), take_larger<4>(x), take_larger<8>(x);
-    return x;
+  __device__ float scale_row(int part, uint32_t magnitude) const {
+    const float scale = scale_of(magnitude);
+    const int64_t row = int64_t{at_.matrix} * p_.value_rows + place_;
+    if (at_.across() < kRows && place_ >= 0) p_.row_scales[row * blocks_over(p_.cols) + block(part)] = scale;
+    return reciprocal(scale);
   }
-  template <int kDistance>
-  __device__ static void take_larger(uint32_t& x) {
-    uint32_t theirs = x;
-    shfl_xor<kDistance>(theirs);
-    x = larger(x, theirs);
+
+  __device__ float scale_block(int part) const {
+    uint32_t largest = 0;
+#pragma unroll
+    for (const uint32_t each : shared_.magnitude[part]) largest = largest < each ? each : largest;
+    const float scale = scale_of(largest);
+    if (at_.thread == 0) {
+      const int row_blocks = blocks_over(p_.rows), col_blocks = blocks_over(p_.cols);
+      const bool as_values = p_.values && !p_.row_scales;
+      const int64_t place =
+          as_values ? int64_t{at_.row_block} * col_blocks + block(part) : int64_t{block(part)} * row_blocks + at_.row_block;
+      p_.block_scales[int64_t{at_.matrix} * row_blocks * col_blocks + place] = scale;
+    }
+    return reciprocal(scale);
   }
 
   // Zeros, and numbers that may be flushed to zero, have the scale 1. A scale below the smallest normal number would have no reciprocal.
-  __device__ float scale_of(uint32_t bits) const {
-    const uint32_t magnitude = Elements::widened(bits);
+  __device__ float scale_of(uint32_t magnitude) const {
     constexpr uint32_t kInfinity = 0x7f800000u, kNaN = 0x7fc00000u, kSmallest = 0x00800000u;
-    if (magnitude < kSmallest) return 1;
-    if (magnitude >= kInfinity) return float_of_bits(kNaN);
-    const float scale = float_of_bits(magnitude) * p_.reciprocal;
-    return bits_of_float(scale) < kSmallest ? float_of_bits(kSmallest) : scale;
+    const uint32_t scaled = bits_of_float(float_of_bits(magnitude) * p_.reciprocal), scale = scaled < kSmallest ? kSmallest : scaled;
+    return magnitude < kSmallest ? 1 : float_of_bits(magnitude < kInfinity ? scale : kNaN);
   }
 
-  // No product is further above the largest number than roundings take it, so that it is rounded to that number.
+  // Four numbers, as bytes of a word. No product is further above the largest number than roundings take it, so that it is rounded to that
+  // number.
   template <DType kDType>
-  __device__ static uint32_t narrowed(float x, float y, float factor) {
-    x *= factor, y *= factor;
-    if constexpr (kNarrowsFloat8) return narrow_float8<kDType == DType::e4m3>(x, y);
-    Float8<kDType> first, second;
-    narrow(x, first), narrow(y, second);
-    return first.bits | static_cast<uint32_t>(second.bits) << 8;
-  }
-  // The row of `values`, among those of all matrices, that the thread's i-th row becomes, or -1.
-  __device__ int64_t value_row(int i) const {
-    const int place = shared_.rows.place[at_.down * kRows + i];
-    return place < 0 ? -1 : int64_t{at_.matrix} * p_.value_rows + place;
+  __device__ static uint32_t narrowed(float x, float y, float z, float w, float factor) {
+    x *= factor, y *= factor, z *= factor, w *= factor;
+    if constexpr (kNarrowsFloat8) return narrow_float8<kDType == DType::e4m3>(x, y, z, w);
+    Float8<kDType> four[4];
+    narrow(x, four[0]), narrow(y, four[1]), narrow(z, four[2]), narrow(w, four[3]);
+    return four[0].bits | static_cast<uint32_t>(four[1].bits) << 8 | static_cast<uint32_t>(four[2].bits) << 16 |
+           static_cast<uint32_t>(four[3].bits) << 24;
   }
 
   template <DType kDType>
-  __device__ void write_rows(const Elements& x, const float (&factor)[kRows], int left) const {
-    if (at_.col >= p_.part_cols) return;
+  __device__ __forceinline__ void write(const Elements (&x)[kParts], const float (&of_row)[kParts], const float (&of_block)[kParts]) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) write_part<kDType>(part, x[part], of_row[part], of_block[part]);
+    if (!p_.transposed) return;
+    block_barrier();
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) write_columns(part);
+  }
+
+  // Columns go through shared memory, so that adjacent threads write adjacent bytes. The pieces of a column are permuted against bank
+  // conflicts.
+  template <DType kDType>
+  __device__ __forceinline__ void write_part(int part, const Elements& x, float of_own, float of_block) {
+    constexpr int kWord = 4;  // numbers in a word
+    const int across = at_.across(), down = at_.down();
+    uint32_t rows[kRows][kCols / kWord];
+    float of_row[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) of_row[i] = at_.of_row(of_own, i);
+#pragma unroll
+    for (int word = 0; word < kCols / kWord; ++word) {
+      uint64_t column[kWord] = {};
+#pragma unroll
+      for (int top = 0; top < kRows; top += kWord) {
+        float number[kWord][kWord];
+#pragma unroll
+        for (int i = 0; i < kWord; ++i) {
+#pragma unroll
+          for (int j = 0; j < kWord; ++j) number[i][j] = x(top + i, word * kWord + j);
+          rows[top + i][word] = narrowed<kDType>(number[i][0], number[i][1], number[i][2], number[i][3], of_row[top + i]);
+        }
+        if (!p_.transposed) continue;
+#pragma unroll
+        for (int j = 0; j < kWord; ++j) {
+          column[j] |= uint64_t{narrowed<kDType>(number[0][j], number[1][j], number[2][j], number[3][j], of_block)} << 8 * top;
+        }
+      }
+      if (!p_.transposed) continue;
+#pragma unroll
+      for (int j = 0; j < kWord; ++j) {
+        shared_.transposed[part][across * kCols + word * kWord + j][(down / 2) ^ (across % kPieces)].rows[down % 2] = column[j];
+      }
+    }
+    if (!p_.values) return;
+    const QuantizeRows values(p_.values, uint64_t(at_.matrix) * p_.value_rows * p_.cols + left(part) + at_.col(), p_.cols);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const int64_t row = value_row(i);
-      if (row < 0) continue;
-      uint32_t bytes[2] = {};
-#pragma unroll
-      for (int j = 0; j < kCols; j += 2) bytes[j / 4] |= narrowed<kDType>(x(i, j), x(i, j + 1), factor[i]) << j % 4 * 8;
-      store_bytes<8>(static_cast<char*>(p_.values) + row * p_.cols + left + at_.col, bytes);
+      const int row = at_.of_row(place_, i);
+      store_streamed_if<kCols>(row >= 0 && at_.col() < p_.part_cols, values(row), rows[i]);
     }
   }
 
-  // Through shared memory, so that adjacent threads write adjacent bytes. The words of a column are permuted against bank conflicts.
-  template <DType kDType>
-  __device__ void write_columns(const Elements& x, float factor, int left) {
+  __device__ void write_columns(int part) const {
+    const int piece = at_.thread % kPieces, first = at_.thread / kPieces, row = at_.row_block * kSide + piece * kTransposedPiece;
+    const int left_of_block = at_.col_block * kSide;
+    if (row >= p_.rows) return;
+    const QuantizeRows columns(p_.transposed, (uint64_t(at_.matrix) * p_.cols + left(part) + left_of_block) * p_.rows + row, p_.rows);
+    constexpr int kAtOnce = kQuantizeThreads / kPieces;
 #pragma unroll
-    for (int j = 0; j < kCols; ++j) {
-      const uint32_t low = narrowed<kDType>(x(0, j), x(1, j), factor), high = narrowed<kDType>(x(2, j), x(3, j), factor);
-      shared_.transposed[at_.across * kCols + j][at_.down ^ (2 * at_.across)] = low | high << 16;
-    }
-    block_barrier();
-    const int row = at_.row_block * kSide + at_.across * 8;  // here `across` counts pairs of words of a column
-#pragma unroll
-    for (int inside = at_.down; inside < kSide; inside += kDown) {
-      const int col = at_.col_block * kSide + inside;
-      if (row >= p_.rows || col >= p_.part_cols) return;
-      const uint32_t* const words = &shared_.transposed[inside][2 * (at_.across ^ (inside / kCols))];
-      store_bytes<8>(static_cast<char*>(p_.transposed) + (int64_t{at_.matrix} * p_.cols + left + col) * p_.rows + row, words);
+    for (int turn = 0; turn < kSide / kAtOnce; ++turn) {
+      const int col = first + turn * kAtOnce;
+      store_streamed_if<kTransposedPiece>(col < p_.part_cols - left_of_block, columns(col),
+                                          &shared_.transposed[part][col][piece ^ (col / kCols % kPieces)]);
     }
   }
 
   const QuantizeParameters& p_;
   Shared& shared_;
-  QuantizePlace at_;
+  const QuantizePlace at_;
+  int place_ = -1;  // of the thread's own row, among those of `values`
 };
 
 }  // namespace vbgemm

@@ -1,63 +1,99 @@
 // What quantize.h quantizes: rows of an array, by index where there is one; or the results of a gate, or their gradient, which are then
 // never written to memory.
 #pragma once
+#include "gpu/arch/machine.h"
 #include "gpu/host/quantize_launch.h"
 #include "gpu/tile/arithmetic.h"
 #include "gpu/tile/fast_gate.h"
-#include "gpu/tile/tile_cut.h"
 
 namespace vbgemm {
 
-// A thread holds 4 x 8 elements of a block: 16 threads span its columns, and 32 its rows. With more elements a multiprocessor would have
-// room for too few threads to hide the latency of loads, and of a gate's arithmetic.
-inline constexpr int kThreadRows = 4, kThreadCols = 8, kQuantizeAcross = kQuantizeBlock / kThreadCols;
+// A thread holds 8 x 8 elements of a block: 16 threads span its columns, and 16 its rows.
+inline constexpr int kThreadRows = 8, kThreadCols = 8, kQuantizeAcross = kQuantizeBlock / kThreadCols;
 static_assert(kQuantizeBlock / kThreadRows * kQuantizeAcross == kQuantizeThreads);
 
 __device__ inline int blocks_over(int size) { return (size + kQuantizeBlock - 1) / kQuantizeBlock; }
 
-// The row of the operands and the row of `values` of each row of a block, or -1.
-struct QuantizeRows {
-  int source[kQuantizeBlock], place[kQuantizeBlock];
-};
-
-// Where a CTA's block and a thread's elements lie.
+// Where a block and a thread's elements lie.
 struct QuantizePlace {
-  int matrix, row_block, col_block;
-  int across, down;  // of the thread, among those of the block
-  int col;           // of the thread's first element
+  int thread, matrix, row_block, col_block;
 
-  __device__ explicit QuantizePlace(const QuantizeParameters& p) {
-    constexpr int kSide = kQuantizeBlock, kAcross = kQuantizeAcross;
-    const int row_blocks = blocks_over(p.rows), col_blocks = blocks_over(p.part_cols);
-    const int64_t block = block_index(), lines = block / col_blocks;
-    col_block = static_cast<int>(block - lines * col_blocks);
-    matrix = static_cast<int>(lines / row_blocks);
-    row_block = static_cast<int>(lines - int64_t{matrix} * row_blocks);
-    across = thread_index() % kAcross, down = thread_index() / kAcross;
-    col = col_block * kSide + across * kThreadCols;
+  __device__ explicit QuantizePlace(const QuantizeParameters& p) : thread(thread_index()) {
+    const auto divided = [](uint32_t number, Divisor by) { return static_cast<uint32_t>(uint64_t{number} * by.factor >> by.shift); };
+    const uint32_t line = divided(block_index(), p.line), in_line = block_index() - line * p.line.number;
+    matrix = divided(line, p.matrix);
+    const uint32_t of_matrix = line - matrix * p.matrix.number;
+    row_block = p.down ? in_line : of_matrix, col_block = p.down ? of_matrix : in_line;
   }
+  // The thread's place among those of the block. Eight adjacent threads have the same rows, and the next eight those below, so that no two
+  // of sixteen write to the same bank of shared memory.
+  __device__ int across() const { return thread % 8 + thread / 16 % 2 * 8; }
+  __device__ int down() const { return thread / 32 * 2 + thread / 8 % 2; }
+  // The thread's first row and column.
+  __device__ int row() const { return row_block * kQuantizeBlock + down() * kThreadRows; }
+  __device__ int col() const { return col_block * kQuantizeBlock + across() * kThreadCols; }
 
-  // Finds the rows of the block, which all threads may read after a barrier.
-  __device__ void find_rows(const QuantizeParameters& p, QuantizeRows& rows) const {
-    const auto found = [](const int32_t* index, int row, bool exists, int count) {
-      const int which = exists && index ? index[row] : row;
-      return exists && static_cast<uint32_t>(which) < static_cast<uint32_t>(count) ? which : -1;
-    };
-    const int thread = thread_index(), of_block = thread % kQuantizeBlock, row = row_block * kQuantizeBlock + of_block;
-    const bool exists = row < p.rows;
-    if (thread < kQuantizeBlock) {
-      rows.source[of_block] = found(p.index, row, exists, p.source_rows);
-    } else if (thread < 2 * kQuantizeBlock) {
-      rows.place[of_block] = found(p.place, row, exists, p.value_rows);
-    }
+  // Which one of its rows is the thread's own, for which it finds what all threads that have the row need, and which its row i.
+  __device__ int own() const { return thread % kThreadRows; }
+  template <class Value>
+  __device__ Value of_row(Value of_own, int i) const {
+    return shfl(of_own, thread % kWaveSize / kThreadRows * kThreadRows + i);
   }
 };
 
-// A thread's elements, in the words in which they are in memory: of 16 bits they take half of the registers, so that a multiprocessor has
-// room for more CTAs.
+// Rows of an array, of each of which a thread has a piece. `first` is an integer, because there are addresses at which nothing is.
+struct QuantizeRows {
+  uint64_t first;
+  uint32_t pitch;  // bytes from row to row
+
+  __device__ QuantizeRows(const void* array, uint64_t offset, uint32_t pitch)
+      : first(reinterpret_cast<uintptr_t>(array) + offset), pitch(pitch) {
+    keep_in_place(first);  // in registers, so that a row's address is one multiplication and addition
+  }
+  __device__ char* operator()(int row) const { return reinterpret_cast<char*>(first + uint64_t{static_cast<uint32_t>(row)} * pitch); }
+};
+
+// The row that an index of `rows` rows names for a row. Null names each row itself. There is no branch, so that several loads are under way
+// together.
+__device__ inline int row_named(const int32_t* index, int row, int rows) {
+  int named;
+  load_bytes_if<4>(index && row < rows, &named, reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(index) + row * uint64_t{4}));
+  return index ? named : row;
+}
+
+// Combines each of `values`, one for each row or for each two, with those of other threads that have these rows. A thread receives the
+// result that its own row is in. kDistance is that of the threads with which it exchanges half of the values.
+template <int kDistance, int kCount, class Value, class Combine>
+__device__ __forceinline__ Value exchanged(const Value (&values)[kCount], int thread, const Combine& combine) {
+  if constexpr (kCount == 1) {
+    return values[0];
+  } else {
+    constexpr int kHalf = kCount / 2;
+    const bool upper = thread & kDistance;
+    Value half[kHalf];
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      Value others = upper ? values[i] : values[kHalf + i];
+      shfl_xor<kDistance>(others);
+      half[i] = combine(upper ? values[kHalf + i] : values[i], others);
+    }
+    return exchanged<kDistance / 2>(half, thread, combine);
+  }
+}
+template <int kDistance, class Value, class Combine>
+__device__ __forceinline__ Value combined(Value value, const Combine& combine) {
+  Value others = value;
+  shfl_xor<kDistance>(others);
+  return combine(value, others);
+}
+
+// A thread's elements, in the words in which they are in memory: of 16 bits they take half of the registers.
 template <class T>
 struct QuantizeElements {
   static constexpr int kWords = kThreadCols * static_cast<int>(sizeof(T)) / 4, kInWord = kThreadCols / kWords;
+  // Magnitudes are compared as bits, whose order is that of the numbers, with infinity and NaN as the largest. Those of 16 bits are
+  // compared two at a time.
+  static constexpr int kMagnitudes = kThreadRows / kInWord;
   uint32_t words[kThreadRows][kWords];
 
   __device__ static float element(const uint32_t (&words)[kWords], int col) {
@@ -76,28 +112,51 @@ struct QuantizeElements {
     if constexpr (kInWord == 1) {
       words[row][col] = bits_of_float(first), words[row][col + 1] = bits_of_float(second);
     } else {
-      T low, high;
-      narrow(first, low), narrow(second, high);
-      int word = static_cast<int>(low.bits | static_cast<uint32_t>(high.bits) << 16);
-      keep_in_place(word);  // as one register: the compiler would keep both numbers in one each
-      words[row][col / 2] = static_cast<uint32_t>(word);
+      words[row][col / 2] = narrow_two<T>(first, second);
     }
   }
 
-  // The bits of the largest magnitude in a row. Their order is that of the numbers, with infinity and NaN as the largest.
-  __device__ uint32_t largest(int row) const {
-    uint32_t low = 0, high = 0;
+  // The largest magnitude of the thread's own row; of 16 bits, with that of the row's neighbour in the other half of the word.
+  __device__ uint32_t largest(int thread) const {
+    uint32_t of_row[kThreadRows], magnitude[kMagnitudes];
 #pragma unroll
-    for (const uint32_t word : words[row]) {
+    for (int i = 0; i < kThreadRows; ++i) {
+      of_row[i] = 0;
+#pragma unroll
+      for (const uint32_t word : words[i]) of_row[i] = larger(of_row[i], word & (kInWord == 1 ? 0x7fffffffu : 0x7fff7fffu));
+    }
+#pragma unroll
+    for (int i = 0; i < kMagnitudes; ++i) {
       if constexpr (kInWord == 1) {
-        low = max_of(low, word & 0x7fffffffu);
+        magnitude[i] = of_row[i];
       } else {
-        low = max_of(low, word & 0x7fffu), high = max_of(high, word & 0x7fff0000u);
+        const uint32_t first = of_row[2 * i], second = of_row[2 * i + 1];
+        magnitude[i] = larger(select_bytes(first, second, 0x5410), select_bytes(first, second, 0x7632));
       }
     }
-    return max_of(low, high >> 16);
+    uint32_t of_own = exchanged<kThreadRows / 2>(magnitude, thread, larger);
+    if constexpr (kInWord == 2) of_own = combined<1>(of_own, larger);
+    return combined<16>(of_own, larger);
   }
-  // The bits of the float32 of a magnitude whose bits these are.
+  // From that: the magnitude of the thread's own row, and the largest one of 32 threads, as bits of float32.
+  __device__ static uint32_t of_own_row(uint32_t of_own, int own) {
+    if constexpr (kInWord == 1) return of_own;
+    return widened(of_own >> own % 2 * 16);
+  }
+  __device__ static uint32_t of_threads(uint32_t of_own) {
+    of_own = combined<8>(combined<4>(combined<2>(of_own, larger), larger), larger);
+    if constexpr (kInWord == 1) return combined<1>(of_own, larger);
+    return widened(larger(of_own, of_own >> 16));
+  }
+
+ private:
+  __device__ static uint32_t larger(uint32_t x, uint32_t y) {
+    if constexpr (kInWord == 1) {
+      return x < y ? y : x;
+    } else {
+      return larger_halves(x, y);
+    }
+  }
   __device__ static uint32_t widened(uint32_t magnitude) {
     if constexpr (kInWord == 1) {
       return magnitude;
@@ -107,67 +166,80 @@ struct QuantizeElements {
       return bits_of_float(widen(number));
     }
   }
-
- private:
-  __device__ static uint32_t max_of(uint32_t x, uint32_t y) { return x < y ? y : x; }
 };
 
-// Reads the elements from `col` on of a row, or zeros if it does not exist.
-template <class T>
-__device__ inline void read_row(const void* x, bool exists, int64_t row, int64_t cols, int64_t col,
-                                uint32_t (&words)[QuantizeElements<T>::kWords]) {
-  constexpr int kInVector = 16 / static_cast<int>(sizeof(T));
-#pragma unroll
-  for (uint32_t& word : words) word = 0;
-  if (!exists) return;
-  const T* const from = static_cast<const T*>(x) + row * cols + col;
-#pragma unroll
-  for (int v = 0; v < kThreadCols / kInVector; ++v) load_bytes<16>(&words[4 * v], from + v * kInVector);
-}
-
-// kParts: how many blocks of columns a CTA quantizes.
 template <class T, QuantizeForm kForm>
 struct QuantizeOperand {
-  static constexpr int kParts = kForm == QuantizeForm::gated_gradient ? 2 : 1;
-  // CTAs on a multiprocessor, with few register spills.
-  static constexpr int kMinBlocks = kParts == 2 && sizeof(T) == 4 ? 1 : kForm == QuantizeForm::plain && sizeof(T) == 2 ? 3 : 2;
+  static constexpr int kParts = kForm == QuantizeForm::gated_gradient ? 2 : 1;  // blocks of columns that a CTA quantizes
   using Elements = QuantizeElements<T>;
 
-  __device__ static void read(const QuantizeParameters& p, const QuantizePlace& at, const QuantizeRows& rows, Elements (&x)[kParts]) {
+  // Of the thread's own row: `source`, the row of the operands, and `place`, that of the results; or -1.
+  __device__ __forceinline__ static void read(const QuantizeParameters& p, const QuantizePlace& at, int source, int place,
+                                              Elements (&x)[kParts]) {
+    if constexpr (kForm == QuantizeForm::plain) {
+      const uint32_t pitch = p.cols * sizeof(T);
+      const QuantizeRows rows(p.x, uint64_t(at.matrix) * p.source_rows * pitch + at.col() * sizeof(T), pitch);
 #pragma unroll
-    for (int i = 0; i < kThreadRows; ++i) {
-      const int of_block = at.down * kThreadRows + i, source = rows.source[of_block];
-      const bool exists = source >= 0 && at.col < p.part_cols;
-      const int64_t from = int64_t{at.matrix} * p.source_rows + source;
-      if constexpr (kForm == QuantizeForm::plain) {
-        read_row<T>(p.x, exists, from, p.cols, at.col, x[0].words[i]);
-      } else {
-        uint32_t gate[Elements::kWords], up[Elements::kWords];
-        read_row<T>(p.sums, exists, from, 2 * int64_t{p.part_cols}, at.col, gate);
-        read_row<T>(p.sums, exists, from, 2 * int64_t{p.part_cols}, int64_t{p.part_cols} + at.col, up);
-        const float scale = exists && p.row_scale ? p.row_scale[source] : 1;
-        if constexpr (kForm == QuantizeForm::gated) {
-          multiply(p, i, gate, up, scale, x[0]);
-        } else {
-          uint32_t gradient[Elements::kWords];
-          read_row<T>(p.x, exists, from, p.part_cols, at.col, gradient);
-          const float product = differentiate(p, i, gate, up, gradient, scale, x);
-          if (p.partials) store_partial(p, at, rows.place[of_block], product);
-        }
-      }
+      for (int i = 0; i < kThreadRows; ++i) load(p, at, rows, at.of_row(source, i), x[0].words[i]);
+    } else if (p.activation == Activation::silu) {
+      compute<Activation::silu>(p, at, source, place, x);
+    } else {
+      compute<Activation::gelu>(p, at, source, place, x);
     }
   }
 
  private:
   using Words = uint32_t[Elements::kWords];
 
-  __device__ static void multiply(const QuantizeParameters& p, int i, const Words& gate, const Words& up, float scale, Elements& x) {
+  __device__ static void load(const QuantizeParameters& p, const QuantizePlace& at, const QuantizeRows& rows, int row, Words& to) {
+    constexpr int kVectorWords = 4;
+#pragma unroll
+    for (int first = 0; first < Elements::kWords; first += kVectorWords) {
+      load_bytes_if<16>(row >= 0 && at.col() < p.part_cols, &to[first], rows(row) + 4 * first);
+    }
+  }
+
+  template <Activation kActivation>
+  __device__ __forceinline__ static void compute(const QuantizeParameters& p, const QuantizePlace& at, int source, int place,
+                                                 Elements (&x)[kParts]) {
+    constexpr bool kGradient = kForm == QuantizeForm::gated_gradient;
+    constexpr int kAhead = kGradient ? 2 : 4;  // rows whose loads are under way
+    const uint32_t part = p.part_cols * sizeof(T), left = at.col() * sizeof(T);
+    const QuantizeRows gates(p.sums, left, 2 * part), ups(p.sums, uint64_t{part} + left, 2 * part), gradients(p.x, left, part);
+    const float own_scale = p.row_scale && source >= 0 ? p.row_scale[source] : 1;
+    Words gate[kAhead], up[kAhead], gradient[kAhead];
+    const auto start = [&](int i) {
+      const int row = at.of_row(source, i), to = i % kAhead;
+      load(p, at, gates, row, gate[to]), load(p, at, ups, row, up[to]);
+      if constexpr (kGradient) load(p, at, gradients, row, gradient[to]);
+    };
+    float product[kThreadRows];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) start(i);
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      const int from = i % kAhead;
+      const float scale = at.of_row(own_scale, i);
+      if constexpr (kGradient) {
+        product[i] = differentiate<kActivation>(i, gate[from], up[from], gradient[from], scale, x);
+      } else {
+        multiply<kActivation>(i, gate[from], up[from], scale, x[0]);
+      }
+      if (i + kAhead < kThreadRows) start(i + kAhead);
+    }
+    if constexpr (kGradient) {
+      if (p.partials) store_partial(p, at, place, product);
+    }
+  }
+
+  template <Activation kActivation>
+  __device__ static void multiply(int i, const Words& gate, const Words& up, float scale, Elements& x) {
 #pragma unroll
     for (int j = 0; j < kThreadCols; j += 2) {
       float value[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        value[k] = scale * (fast_gate(p.activation, Elements::element(gate, j + k)).value * Elements::element(up, j + k));
+        value[k] = scale * (fast_gate(kActivation, Elements::element(gate, j + k)).value * Elements::element(up, j + k));
       }
       x.set_two(i, j, value[0], value[1]);
     }
@@ -175,15 +247,16 @@ struct QuantizeOperand {
 
   // Sets the gradients of both halves of the sums. Returns the sum of the products of the gradient and the results before their row's
   // scale.
-  __device__ static float differentiate(const QuantizeParameters& p, int i, const Words& gate, const Words& up, const Words& gradient,
-                                        float scale, Elements (&x)[kParts]) {
+  template <Activation kActivation>
+  __device__ static float differentiate(int i, const Words& gate, const Words& up, const Words& gradient, float scale,
+                                        Elements (&x)[kParts]) {
     float product = 0;
 #pragma unroll
     for (int j = 0; j < kThreadCols; j += 2) {
       float of_gate[2], of_up[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const FastGate at = fast_gate(p.activation, Elements::element(gate, j + k));
+        const FastGate at = fast_gate(kActivation, Elements::element(gate, j + k));
         const float given = Elements::element(gradient, j + k), other = Elements::element(up, j + k), scaled = scale * given;
         of_gate[k] = scaled * other * at.slope, of_up[k] = scaled * at.value;
         product = multiply_add(given, at.value * other, product);
@@ -193,17 +266,12 @@ struct QuantizeOperand {
     return product;
   }
 
-  // The sum over a row of the block.
-  __device__ static void store_partial(const QuantizeParameters& p, const QuantizePlace& at, int place, float product) {
-    add<1>(product), add<2>(product), add<4>(product), add<8>(product);
-    const int blocks = blocks_over(p.part_cols);
-    if (at.across == 0 && place >= 0) p.partials[int64_t{place} * blocks + at.col_block] = product;
-  }
-  template <int kDistance>
-  __device__ static void add(float& x) {
-    float theirs = x;
-    shfl_xor<kDistance>(theirs);
-    x += theirs;
+  // The sum over the thread's own row of the block.
+  __device__ static void store_partial(const QuantizeParameters& p, const QuantizePlace& at, int place,
+                                       const float (&product)[kThreadRows]) {
+    const auto add = [](float x, float y) { return x + y; };
+    const float sum = combined<16>(exchanged<kThreadRows / 2>(product, at.thread, add), add);
+    if (at.across() < kThreadRows && place >= 0) p.partials[int64_t{place} * blocks_over(p.part_cols) + at.col_block] = sum;
   }
 };
 

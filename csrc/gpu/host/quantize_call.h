@@ -64,10 +64,12 @@ inline Fault check_quantize(const QuantizeArguments& given, QuantizeCall& call) 
   const int64_t part_cols = source.dimensions()[2] / (call.form == QuantizeForm::gated ? 2 : 1), cols = (gradient ? 2 : 1) * part_cols;
   const int64_t rows = gathers && given.index.dimensions().size() == 1 ? given.index.dimensions()[0] : source_rows;
   const int64_t value_rows = places && in_rows && given.values.dimensions().size() == 3 ? given.values.dimensions()[1] : rows;
-  if (std::max({matrices, source_rows, rows, value_rows, cols, 2 * part_cols}) > INT32_MAX - kQuantizeBlock)
+  // Four times the columns, so that a row of the sums has a number of bytes of 32 bits.
+  if (std::max({matrices, source_rows, rows, value_rows, cols, 4 * part_cols}) > INT32_MAX - kQuantizeBlock)
     return "a dimension has no 32 bits";
   if (gated && matrices != 1) return "gated forms have one matrix";
-  if (part_cols % kQuantizePiece || (in_columns && rows % kQuantizePiece)) return "columns, and rows of transposed, must be multiples of 8";
+  if (part_cols % kQuantizePiece) return "columns must be a multiple of 8";
+  if (in_columns && rows % kTransposedPiece) return "rows of transposed must be a multiple of 16";
   if (gradient && part_cols % kQuantizeBlock) return "a gradient's halves must be multiples of 128 columns";
   const ffi::AnyBuffer result = in_rows ? given.values : given.transposed;
   const std::optional<DType> to = dtype_of(result.element_type());

@@ -39,9 +39,15 @@ const void* find_quantize(const QuantizeCall& call) {
 Error quantize(const QuantizeCall& call, Stream stream) {
   const void* const kernel = find_quantize(call);
   QuantizeParameters parameters = call.parameters;
-  const int64_t blocks = call.matrices * tiles_over(parameters.rows, kQuantizeBlock) * tiles_over(parameters.part_cols, kQuantizeBlock);
+  const int64_t row_blocks = tiles_over(parameters.rows, kQuantizeBlock), col_blocks = tiles_over(parameters.part_cols, kQuantizeBlock);
+  const int64_t blocks = call.matrices * row_blocks * col_blocks;
   if (!kernel || blocks > max_blocks(kQuantizeThreads)) return kInvalidValue;
-  return blocks ? launch_kernel(kernel, static_cast<uint32_t>(blocks), kQuantizeThreads, 0, &parameters, stream) : kSuccess;
+  if (!blocks) return kSuccess;
+  // A row that an index names may be read several times: what the rows have in the columns of one block stays in L2.
+  parameters.down = call.form == QuantizeForm::plain && parameters.index;
+  const auto down = static_cast<uint32_t>(row_blocks), across = static_cast<uint32_t>(col_blocks);
+  parameters.line = divisor(parameters.down ? down : across), parameters.matrix = divisor(parameters.down ? across : down);
+  return launch_kernel(kernel, static_cast<uint32_t>(blocks), kQuantizeThreads, 0, &parameters, stream);
 }
 
 }  // namespace vbgemm

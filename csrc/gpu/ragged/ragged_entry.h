@@ -16,7 +16,8 @@ inline RaggedSizes sizes_of(const RaggedCall& call) {
           call.wide_sizes,
           call.contraction,
           call.gated,
-          call.contraction && call.transpose_rhs};
+          call.contraction && call.transpose_rhs,
+          call.undefined_rest};
 }
 
 // Calls `launch`, which returns an Error, for each entry of the batch until a launch fails.

@@ -26,7 +26,8 @@ struct RaggedSizes {
   // The product has twice as many columns as the result, which is activation(first half) times the second half. A tile of the product
   // has columns of both halves: those of as many columns of the result.
   bool gated;
-  bool rounds_up;  // each group's size counts as rounded up to a multiple of kScaledDepth
+  bool rounds_up;       // each group's size counts as rounded up to a multiple of kScaledDepth
+  bool undefined_rest;  // no tile has rows without weights, which otherwise are zeros
 
   __device__ int columns() const { return gated ? 2 * n : n; }  // of the product
 };
@@ -144,7 +145,7 @@ class RaggedWalk {
   }
   __device__ int units_of(int group, int size) const {
     if (sizes_.contraction) return group < sizes_.num_sizes && has_matrix(group) ? units_.count(sizes_.k) : 0;
-    return units_.count(size);
+    return sizes_.undefined_rest && !has_matrix(group) ? 0 : units_.count(size);
   }
 
   // Loads the sizes of the chunk after the current one, so that they arrive while the current one is walked.
@@ -255,7 +256,7 @@ class RaggedWalk {
         tile.matrix = static_cast<int>(which < first ? which : which - first + end);
         tile.depth = 0;
       }
-    } else if (const int rows = sizes_.m - chunk_rows_; unit < units_.count(rows)) {
+    } else if (const int rows = sizes_.m - chunk_rows_; !sizes_.undefined_rest && unit < units_.count(rows)) {
       units_.place(rows, unit, rank_, tile);
       tile.row += chunk_rows_;
       tile.depth = 0;

@@ -65,17 +65,17 @@ class StageProducts<Cut, false, false, Kind::tf32> {
   uint32_t a_[Cut::kChunks][4];
 };
 
-// int8, K-major: the tensor cores add without rounding, in int32.
+// int8, K-major: the tensor cores add without rounding, in int32, to sums that begin at zero.
 template <class Cut>
 class StageProducts<Cut, false, false, Kind::s8> {
  public:
   template <int kChunks>
-  __device__ __forceinline__ void multiply(const unsigned char* stage, int half, int (&sums)[Cut::kBlocks][4], bool adds) const {
+  __device__ __forceinline__ void multiply(const unsigned char* stage, int half, int (&sums)[Cut::kBlocks][4], bool) const {
     const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
     const MatrixDescriptor b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
     wgmma_fence();
 #pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) wgmma_8bit<Kind::s8>(moved(a, chunk * 32), moved(b, chunk * 32), sums, adds || chunk > 0);
+    for (int chunk = 0; chunk < kChunks; ++chunk) wgmma_8bit<Kind::s8>(moved(a, chunk * 32), moved(b, chunk * 32), sums, true);
     wgmma_commit_group();
     wgmma_wait_group<1>();
   }

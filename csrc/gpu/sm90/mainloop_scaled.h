@@ -99,7 +99,7 @@ __device__ inline void multiply_exact_stages(Shared& shared, int depth, int half
                                              float (&sums)[Cut::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
                                              const Release& release) {
   int products[Cut::kBlocks][4];
-  // Otherwise the compiler would take them for alive between two tiles, and keep their registers.
+  // If the first products replaced them, the compiler would take them for alive between two tiles, and keep their registers.
 #pragma unroll
   for (auto& block : products) {
 #pragma unroll

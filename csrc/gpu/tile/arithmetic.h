@@ -3,6 +3,7 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "dtypes.h"
 #include "gpu/arch/gpu_vendor.h"
@@ -28,6 +29,14 @@ struct FloatOfBits {
 template <DType kDType>
 __device__ inline float widen(Float8<kDType> x) {
   return float_of_bits(Float8Format<kDType>::widen(uint32_t{x.bits}, BitsOfFloat(), FloatOfBits()));
+}
+
+// Two numbers in a word, the first one in its lower half.
+template <class T>
+__device__ inline uint32_t narrow_two(float low, float high) {
+  static_assert(std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>);
+  if constexpr (std::is_same_v<T, BFloat16>) return floats_to_bfloat16s(low, high);
+  return floats_to_float16s(low, high);
 }
 
 // Integer sums wrap around on overflow, as they do in XLA. They are unsigned here because signed overflow is undefined in C++.

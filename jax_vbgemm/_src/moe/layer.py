@@ -84,10 +84,11 @@ def combine(y: Any, routing: Routing) -> jax.Array:
     return _combined(y, routing).astype(y.dtype)
 
 
-def _combined(y: jax.Array, routing: Routing) -> jax.Array:
+def _combined(y: jax.Array, routing: Routing, *, undefined_rest: bool = False) -> jax.Array:
     """`combine` in the accumulator's dtype."""
     wide = y.astype(accumulator(y.dtype))
-    return summed(factors_of_rows(routing)[:, None].astype(wide.dtype) * wide, routing)
+    factors = factors_of_rows(routing)[:, None].astype(wide.dtype)
+    return summed(factors * wide, routing, undefined_rest=undefined_rest)
 
 
 def expert_mlp(
@@ -225,7 +226,10 @@ def expert_mlp(
             f"{name}: gate_up is {shapes} but down is {down.shape}: gate_up must be (experts, {first_shape}) and down "
             f"(experts, {second_shape})"
         )
-    options: dict[str, Any] = {"precision": precision, "implementation": implementation}
+    # On the devices of experts, the tokens of all devices have choices, of which only those of the device's own experts
+    # are rows with weights.
+    rest = {"undefined_rest": axes is not None}
+    options: dict[str, Any] = {"precision": precision, "implementation": implementation, **rest}
     first, second = options | {"transpose_rhs": transposes[0]}, options | {"transpose_rhs": transposes[1]}
     if bias is not None:
         first["bias"], second["bias"] = pair_of(name, "bias", bias, OF_BOTH_PRODUCTS)
@@ -286,9 +290,9 @@ def expert_mlp(
         y = with_adapter(name, "lora[1]", product, of_down, lora_scale, hidden, routing.group_sizes, second)
         y = y.astype(product.dtype)
         if weighs_results:
-            result = _combined(y, routing)
+            result = _combined(y, routing, **rest)
             return result if wide else result.astype(y.dtype)
-        return summed(y.astype(accumulator(y.dtype)) if wide else y, routing)
+        return summed(y.astype(accumulator(y.dtype)) if wide else y, routing, **rest)
 
     if axes is None:
         return contributions(x, routing, wide=False)

@@ -11,7 +11,7 @@ from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.api import ragged_dot
 from jax_vbgemm._src.util.arguments import shown, unsharded_array
 
-OPTIONS = ("gather", "group_offset", "precision", "implementation")
+OPTIONS = ("gather", "group_offset", "undefined_rest", "precision", "implementation")
 
 
 def with_adapter(

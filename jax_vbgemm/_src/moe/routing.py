@@ -242,9 +242,15 @@ def dispatched(x: jax.Array, routing: Routing) -> jax.Array:
     return select_rows(x, routing.rows[:, None], routing.slots)
 
 
-def summed(y: jax.Array, routing: Routing) -> jax.Array:
-    """The sum of each token's rows, (tokens, n), of y's dtype: the transpose of `dispatched`."""
-    return select_rows(y, routing.slots, routing.rows[:, None])
+def summed(y: jax.Array, routing: Routing, *, undefined_rest: bool = False) -> jax.Array:
+    """The sum of each token's rows, (tokens, n), of y's dtype: the transpose of `dispatched`. undefined_rest: whether
+    the rows of choices of no expert are undefined; they are not read, and their cotangents are zeros."""
+    if not undefined_rest:
+        return select_rows(y, routing.slots, routing.rows[:, None])
+    slots = jnp.where(routing.experts >= 0, routing.slots, y.shape[0])
+    exists = jnp.arange(y.shape[0], dtype=jnp.int32) < routing.group_sizes.sum(dtype=jnp.int32)
+    rows = jnp.where(exists, routing.rows, routing.slots.shape[0])
+    return select_rows(y, slots, rows[:, None], fills=True)
 
 
 def factors_of_rows(routing: Routing) -> jax.Array:

@@ -40,6 +40,7 @@ def ragged_dot(
     row_scale: Any = None,
     gather: Any = None,
     rhs_gradient: Any = None,
+    undefined_rest: bool = False,
     implementation: str | None = None,
     group_size_hint: int | Sequence[int] | None = None,
 ) -> jax.Array:
@@ -109,6 +110,10 @@ def ragged_dot(
         lhs or rhs depend on. On GPUs of compute capability 9.0 the kernel of the gradient of bfloat16 or float16
         operands adds to the Ref itself. Derivatives are of first order and in reverse mode; JAX refuses others, and a
         vmap over operands while the Ref is not mapped (at axis 0).
+      undefined_rest: whether rows of the result without weights (after the last group, or of groups without weights)
+        may be left as they are in memory, and the same rows of the gradient of lhs (without `gather`): they hold
+        anything, NaN too, so that what reads them has to select and not multiply by 0. Worth its while where most rows
+        have no weights: a device's room for rows that other devices may send, for example.
       implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
       group_size_hint: the typical size of groups, or a sequence with the typical size of each group. It guides the
         choice of tiles and changes no result, except that it decides whether `Scaled` weights beside rows of 16 bits
@@ -145,7 +150,8 @@ def ragged_dot(
     else:
         lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
     group_sizes = sizes_argument(name, group_sizes)
-    for flag, value in {"transpose_rhs": transpose_rhs, "gated": gated}.items():
+    flags = {"transpose_rhs": transpose_rhs, "gated": gated, "undefined_rest": undefined_rest}
+    for flag, value in flags.items():
         if not isinstance(value, bool | np.bool_):
             raise TypeError(f"{name}: {flag} must be a bool, not {value!r}")
     if lhs.ndim != 2 or rhs.ndim != 3 or group_sizes.ndim != 1:
@@ -200,13 +206,15 @@ def ragged_dot(
         transpose_rhs=bool(transpose_rhs),
         halves="none" if second is None else "columns",
         epilogue=epilogue,
+        undefined_rest=bool(undefined_rest),
         extras=tuple(extras),
         precision=precision,
         hint=canonical_hint(name, group_size_hint, groups),
         implementation=checked_implementation(name, implementation),
     )
     if rhs_gradient is not None:
-        rows = composed.selected_rows(lhs, selection["gather"], selection.get("slots")) if selection else lhs
+        known = rows_with_weights(group_sizes, extras.get("group_offset"), m, groups) if undefined_rest else None
+        rows = composed.selected_rows(lhs, known=known, **selection) if selection else lhs
         return accumulate.product(ragged, rhs_gradient, rows, rhs, group_sizes, *of_epilogue.values(), *extras.values())
     after = None
     if jnp.issubdtype(out_dtype, jnp.complexfloating):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -24,23 +23,43 @@ def gathered(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> j
     """The product of rows that are copied before it."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     index, slots = extras.pop("gather"), extras.pop("slots", None)
-    rows = selected_rows(lhs, index, slots)
+    known = None
+    if ragged.undefined_rest:  # the gradient of lhs is undefined in the same rows
+        known = rows_with_weights(group_sizes, extras.get("group_offset"), index.shape[-1], ragged.groups)
+    rows = selected_rows(lhs, index, slots, known)
     if "lhs_scale" in extras:
-        extras["lhs_scale"] = selected_rows(extras["lhs_scale"], index, slots)
+        extras["lhs_scale"] = selected_rows(extras["lhs_scale"], index, slots, known)
     return product([rows, rhs, group_sizes, *extras.values()], remaining("gather", ragged))
 
 
-def selected_rows(lhs: jax.Array, index: jax.Array, slots: jax.Array | None) -> jax.Array:
-    """The rows that `gather` names, with batch dimensions, which broadcast."""
-    parts = [lhs, index] if slots is None else [lhs, index[..., None], slots]
-    ranks = [2, 1] if slots is None else [2, 2, 2]
-    depth = max(x.ndim - rank for x, rank in zip(parts, ranks, strict=True))
-    form: Callable[..., jax.Array] = partial(jnp.take, axis=0, mode="clip") if slots is None else select_rows
+def selected_rows(
+    lhs: jax.Array, gather: jax.Array, slots: jax.Array | None = None, known: jax.Array | None = None
+) -> jax.Array:
+    """The rows that `gather` names, with batch dimensions, which broadcast. known: which of them are needed; the others
+    are zeros, and their cotangents are not read."""
+    parts = {"lhs": (lhs, 2), "gather": (gather, 1), "slots": (slots, 2), "known": (known, 1)}
+    given = {name: (x, rank) for name, (x, rank) in parts.items() if x is not None}
+    depth = max(x.ndim - rank for x, rank in given.values())
+
+    def form(*operands: jax.Array) -> jax.Array:
+        return _selected_rows(**dict(zip(given, operands, strict=True)))
+
     for _ in range(depth):
         form = mapped(form)
-    aligned = (x.reshape((*(1,) * (depth + rank - x.ndim), *x.shape)) for x, rank in zip(parts, ranks, strict=True))
-    rows: jax.Array = form(*aligned)
-    return rows
+    aligned = (x.reshape((*(1,) * (depth + rank - x.ndim), *x.shape)) for x, rank in given.values())
+    return form(*aligned)
+
+
+def _selected_rows(
+    lhs: jax.Array, gather: jax.Array, slots: jax.Array | None = None, known: jax.Array | None = None
+) -> jax.Array:
+    if known is not None:
+        if slots is not None:
+            slots = jnp.where(known.at[slots].get(mode="clip"), slots, gather.shape[0])
+        gather = jnp.where(known, gather, lhs.shape[0])
+    if slots is not None:
+        return select_rows(lhs, gather[:, None], slots, fills=known is not None)
+    return lhs.at[gather].get(mode="clip" if known is None else "fill", fill_value=0)
 
 
 def accumulated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:

@@ -156,7 +156,7 @@ def in_one_dtype(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
 def gradient_of_rhs(lhs: jax.Array, cotangent: jax.Array, ragged: Ragged) -> tuple[tuple[jax.Array, jax.Array], Ragged]:
     """The factors and the form of the contraction that is the gradient of the weights of ragged rows."""
     factors = (cotangent, lhs) if ragged.transpose_rhs else (lhs, cotangent)
-    return factors, ragged._replace(contraction=True, transpose_rhs=False)
+    return factors, ragged._replace(contraction=True, transpose_rhs=False, undefined_rest=False)
 
 
 def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:

@@ -27,7 +27,8 @@ LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
 SIDE: int = _core.RAGGED_SCALED
 """The columns, and except in blocks of a single row the rows, of the kernel's blocks (csrc/gpu/host/quantize_launch.h).
 """
-_PIECE = 8  # of which the kernel's columns, and the rows of its transposed result, are multiples
+# Of which the kernel's columns, and the rows that it transposes, are multiples.
+_PIECE, _TRANSPOSED_PIECE = 8, 16
 
 
 def scales_of(x: jax.Array, dtype: str, block: tuple[int, ...]) -> jax.Array:
@@ -140,7 +141,8 @@ def quantized(
     shapes = {name: value.shape for name, value in zip(names, ordered, strict=True)}
     columns = shapes["x"][-1] if "x" in shapes else shapes["sums"][-1] // 2
     rows = shapes["index"][0] if "index" in shapes else shapes["x" if "x" in shapes else "sums"][-2]
-    fits = columns % (SIDE if form == "gated_gradient" else _PIECE) == 0 and not (in_columns and rows % _PIECE)
+    fits = columns % (SIDE if form == "gated_gradient" else _PIECE) == 0
+    fits &= not in_columns or rows % _TRANSPOSED_PIECE == 0
     has_gate = form == "plain" or activation in GATES
     plain = not any(map(compat.explicit_axes, ordered))
     found = iter((quantize_p.bind if fits and has_gate and plain else _xla_form)(*ordered, how=how))

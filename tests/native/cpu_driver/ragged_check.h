@@ -180,12 +180,23 @@ class RandomRagged {
         row += rows;
       }
       for (int64_t i = 0; i < out_entry_; ++i) {
-        if (!written[i]) expect("no products", out_, entry * out_entry_ + i, start(entry * out_entry_ + i), 0, 0);
+        if (written[i]) continue;
+        if (call_.undefined_rest) {
+          expect_as_before(entry * out_entry_ + i);
+        } else {
+          expect("no products", out_, entry * out_entry_ + i, start(entry * out_entry_ + i), 0, 0);
+        }
       }
     }
   }
 
  private:
+  // That an element of the results is what was in its memory before the call.
+  void expect_as_before(int64_t index) const {
+    const int64_t size = size_of(call_.out_dtype), begin = index * size;
+    if (std::memcmp(&out_.bytes[begin], &start_[begin], size) != 0) ragged_fail("an undefined row was written", call_.out_dtype, index, 0, 0);
+  }
+
   // To what an element of the results is added.
   Wide start(int64_t index) const { return call_.accumulator.data ? out_.values[index] : Wide{0}; }
 
@@ -223,6 +234,7 @@ class RandomRagged {
     call.m = along_k ? size(range.m / part) : uniform(1, range.m / part), call.k = size(range.k / part), call.n = size(range.n / part);
     if (pipelined && !along_k && !call.is_mixed() && chance(0.3)) draw_halves(call);
     call.groups = call.total_groups = uniform(1, 9);
+    call.undefined_rest = !call.contraction && chance(0.3);
     call.lhs_rows = call.m;
     for (int64_t& batch : call.batch) batch = chance(0.2) ? uniform(1, 3) : 1;
     return call;

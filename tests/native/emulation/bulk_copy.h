@@ -205,17 +205,8 @@ inline uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
   const auto result = [&](int shift) { return std::fma(number(a >> shift), number(b >> shift), number(c >> shift)); };
   return narrow_pair<kKind>(result(0), result(16));
 }
-template <class Value>
-inline void keep_in_place(Value&) {}
-
-template <class Value>
-inline Value shfl(Value value, int lane) {
-  return emulation::Lanes<Value>(value)[lane];
-}
 inline int grid_blocks() { return static_cast<int>(emulation::grid().blocks); }
 inline uint32_t take_next(uint32_t* counter) { return (*counter)++; }
-inline float fast_divide(float x, float y) { return x / y; }
-inline float fast_exp(float x) { return std::exp(x); }
 [[noreturn]] inline void trap() { emulation::fail("a kernel that is not there"); }
 
 }  // namespace vbgemm

@@ -58,6 +58,16 @@ inline void shfl_xor(Value& value) {
   const emulation::Lanes<Value> all(value);
   value = all[thread_index() % VBGEMM_WAVE_SIZE ^ kDistance];
 }
+template <class Value>
+inline Value shfl(Value value, int lane) {
+  return emulation::Lanes<Value>(value)[lane];
+}
+template <class Value>
+inline void keep_in_place(Value&) {}
+
+inline float fast_divide(float x, float y) { return x / y; }
+inline float fast_exp(float x) { return std::exp(x); }
+inline float reciprocal(float x) { return 1 / x; }
 
 inline void await_previous_kernel() { emulation::await_previous_kernel(); }
 inline void let_next_kernel_start() {}
@@ -95,6 +105,13 @@ inline uint16_t float_to_float16(float x) {
   return bits;
 }
 
+inline uint32_t floats_to_float16s(float low, float high) {
+  return float_to_float16(low) | static_cast<uint32_t>(float_to_float16(high)) << 16;
+}
+inline uint32_t floats_to_bfloat16s(float low, float high) {
+  return float_to_bfloat16(low) | static_cast<uint32_t>(float_to_bfloat16(high)) << 16;
+}
+
 template <int kBytes>
 inline void load_bytes(void* registers, const void* global) {
   emulation::load(registers, global, kBytes);
@@ -104,6 +121,11 @@ inline void load_streamed(void* registers, const void* global) {
   load_bytes<kBytes>(registers, global);
 }
 template <int kBytes>
+inline void load_bytes_if(bool valid, void* registers, const void* global) {
+  std::memset(registers, 0, kBytes);
+  if (valid) load_bytes<kBytes>(registers, global);
+}
+template <int kBytes>
 inline void store_bytes(void* global, const void* registers) {
   emulation::require_aligned(global, kBytes);
   std::memcpy(global, registers, kBytes);  // here, where the race detector sees it
@@ -111,6 +133,10 @@ inline void store_bytes(void* global, const void* registers) {
 template <int kBytes>
 inline void store_bytes_if(bool valid, void* global, const void* registers) {
   if (valid) store_bytes<kBytes>(global, registers);
+}
+template <int kBytes>
+inline void store_streamed_if(bool valid, void* global, const void* registers) {
+  store_bytes_if<kBytes>(valid, global, registers);
 }
 
 template <int kBytes, int kAhead = 128>
@@ -171,13 +197,24 @@ inline uint32_t multiply_add_float16s(uint32_t x, uint32_t y, uint32_t z) {
 }
 inline uint32_t multiply_float16s(uint32_t x, uint32_t y) { return multiply_add_float16s(x, y, 0x80008000u); }
 
-// As on a GPU without the instruction, whose code the check then sees.
+// As on a GPU without the instructions, whose code the check then sees; but kernels of GPUs that have one may call it.
 inline constexpr bool kWidensE4m3 = false;
-inline uint32_t widen_e4m3(uint16_t) { return 0; }
+inline uint32_t widen_e4m3(uint16_t two) {
+  const auto wide = [](uint32_t byte) -> uint32_t {
+    if ((byte & 0x7f) == 0x7f) return 0x7fff;
+    // The exponent and fraction at the wider ones' places are the number divided by 2^8.
+    return float_to_float16(256 * float16_to_float(static_cast<uint16_t>((byte & 0x80) << 8 | (byte & 0x7f) << 7)));
+  };
+  return wide(two & 0xff) | wide(two >> 8) << 16;
+}
 inline constexpr bool kNarrowsFloat8 = false;
 template <bool>
-inline uint32_t narrow_float8(float, float) {
+inline uint32_t narrow_float8(float, float, float, float) {
   return 0;
+}
+inline uint32_t larger_halves(uint32_t x, uint32_t y) {
+  const auto larger = [](uint32_t x, uint32_t y) { return x < y ? y : x; };
+  return larger(x & 0xffff, y & 0xffff) | larger(x >> 16, y >> 16) << 16;
 }
 
 inline void ldmatrix_x4(const void* row, uint32_t (&to)[4]) {
