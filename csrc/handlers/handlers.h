@@ -1,4 +1,5 @@
-// The XLA FFI handlers of a backend, which its extension module exports to Python; add_scaled, square_sums, averages and quantize of GPUs only.
+// The XLA FFI handlers of a backend, which its extension module exports to Python; add_scaled, square_sums, averages and quantize of GPUs
+// only.
 #pragma once
 #include "xla/ffi/api/c_api.h"
 
