@@ -209,7 +209,7 @@ class PipelinedBlock {
     const int half = warp / 4;
     const auto release = [&](int stage) __attribute__((always_inline)) { release_stage(stage, lane); };
     if constexpr (Cut::kMixed) {
-      WeightScales scales = source_.weight_scales(tile, warp, lane);
+      StageScales scales = source_.weight_scales(tile, warp, lane);
       multiply_mixed_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
     } else if constexpr (Cut::kBytes) {
       StageScales scales = source_.scales(tile, warp, lane);

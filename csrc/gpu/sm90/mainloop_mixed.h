@@ -7,47 +7,14 @@
 // weights.
 #pragma once
 #include "gpu/sm90/pipeline.h"
+#include "gpu/sm90/stage_scales.h"
 #include "gpu/tile/arithmetic.h"
 #include "ragged.h"
 
 namespace vbgemm {
 
-// The scales of the columns of weights that a consumer thread has, two in each of its two boxes, for one stage after another.
-class WeightScales {
- public:
-  static constexpr int kColumns = 4;
-
-  // Where the scales of the first stage are, and the distance to those of the next one; 0 where all stages have the same. Null: 1.
-  __device__ WeightScales(const float* const (&column)[kColumns], int step) : step_(step) {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) column_[i] = column[i];
-    load();
-  }
-
-  // Takes the scales of the next stage, and starts to load those of the one after it, if there is one.
-  __device__ void advance(bool more) {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) now_[i] = next_[i];
-    if (!more || step_ == 0) return;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) column_[i] += step_;
-    load();
-  }
-  __device__ float of(int column) const { return now_[column]; }
-
- private:
-  __device__ void load() {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) next_[i] = column_[i] ? *column_[i] : 1;
-  }
-
-  const float* column_[kColumns];
-  int step_;
-  float next_[kColumns], now_[kColumns];
-};
-
-// Two adjacent 8-bit numbers as two of 16 bits, which represent all of them. Logic takes twice as long as a fused multiply-add, and limits
-// these kernels.
+// Two adjacent 8-bit numbers as two of 16 bits, which represent all of them. Logic and conversions take twice as long as arithmetic, and
+// limit these kernels.
 template <Kind kKind, DType kWeights>
 __device__ __forceinline__ uint32_t widened_pair(uint32_t bytes) {
   constexpr bool kBfloat16 = kKind == Kind::bf16;
@@ -60,26 +27,21 @@ __device__ __forceinline__ uint32_t widened_pair(uint32_t bytes) {
     // Behind the exponent of 1024, and with the other sign bit, byte b is 1024 + 128 + b.
     return fma_pair<kKind>(byte_permute(bytes, 0x64646464u, 0x4140) ^ kSigns, 0x3c003c00u, 0xe480e480u);
   } else {
-    // The exponent and fraction move to the wider ones' places, which divides the number by a power of two. NaN would become 480.
     static_assert(kWeights == DType::e4m3);
-    constexpr int kShift = kBfloat16 ? 4 : 1;
-    constexpr uint32_t kNext = 0x01000100u >> kShift, kBehind = 0x80008000u >> kShift;
-    constexpr uint32_t kPower = kBfloat16 ? 0x7b807b80u : 0x5c005c00u;  // 2^120 and 2^8
-    const uint32_t pair = byte_permute(bytes, 0, 0x1404), magnitude = pair >> kShift & (0x7f007f00u >> kShift);
-    const uint32_t nans = ((magnitude + kNext) & kBehind) * ((1u << kShift) - 1);  // the exponent's bits above
-    return fma_pair<kKind>(and_or(pair, 0x80008000u, magnitude | nans), kPower, 0x80008000u);
+    const uint32_t half = widen_e4m3(static_cast<uint16_t>(bytes));
+    if constexpr (!kBfloat16) return half;
+    return narrow_pair<kKind>(widen(Float16{static_cast<uint16_t>(half)}), widen(Float16{static_cast<uint16_t>(half >> 16)}));
   }
 }
 
 template <class Cut, class Shared, class Overlapped, class Release>
 __device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
-                                             float (&sums)[Cut::kBlocks][4], WeightScales& scales, const Overlapped& overlapped,
+                                             float (&sums)[Cut::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
                                              const Release& release) {
   constexpr int kParts = 2, kPart = Cut::kBlocks / kParts;           // boxes of weights, and blocks of 8 rows of each
   constexpr int kChunks = Cut::kDepth / 16, kChunksOfBox = 64 / 16;  // of 16 steps of K: in a stage, and in a box of A
   const int lane = thread_index() % 32, line = thread_index() / 32 % 4 * 16 + lane / 4;
   for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
-    scales.advance(k + Cut::kDepth < depth);
     mbarrier_wait(shared.full[stages.index], stages.parity);
     const unsigned char* const stage = shared.stage[shfl(stages.index, 0)];
     float products[kParts][kPart][4];
@@ -126,10 +88,11 @@ __device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half
         for (int i = 0; i < 4; ++i) {
           keep_in_place(products[part][block][i]);
           float& sum = sums[part * kPart + block][i];
-          sum = multiply_add(products[part][block][i], scales.of(2 * part + i / 2), sum);
+          sum = multiply_add(products[part][block][i], scales[2 * part + i / 2], sum);
         }
       }
     }
+    scales.advance(k + Cut::kDepth < depth);
   }
 }
 

@@ -145,24 +145,25 @@ class GroupSource {
   // half. Otherwise it is in the next block, or in the same one if a tile is as wide as a block.
   __device__ StageScales scales(const Tile& tile, int warp, int lane) const {
     const Parameters& p = parameters_;
-    const float *row[StageScales::kRows] = {}, *col[StageScales::kHalves] = {};
+    const float* at[StageScales::kCount] = {};
     const bool has_block_scales = p.rhs_scale && (Cut::kContraction || !p.has_column_scales());
     const int first = Cut::kContraction && p.rhs_k_blocks > 1 ? tile.first / kScaledDepth : 0;  // block of K
     const int k_blocks = Cut::kContraction ? p.rhs_k_blocks : p.lhs_blocks;                     // of lhs
 #pragma unroll
-    for (int i = 0; p.lhs_scale && i < StageScales::kRows; ++i) {
+    for (int i = 0; p.lhs_scale && i < kScaledRows; ++i) {
       const int line = Cut::kContraction ? min(tile.row / kScaledColumns, p.lhs_blocks - 1)
                                          : tile.row + min(warp * 16 + lane / 4 + 8 * i, tile.rows - 1);
-      row[i] = p.lhs_scale + int64_t{line} * k_blocks + first;
+      at[i] = p.lhs_scale + int64_t{line} * k_blocks + first;
     }
 #pragma unroll
-    for (int i = 0; has_block_scales && i < StageScales::kHalves; ++i) {
+    for (int i = 0; has_block_scales && i < 2; ++i) {
       const int column = p.sizes.gated ? i * p.sizes.n + tile.col : tile.col + i * (Cut::kCols / 2) / kScaledColumns * kScaledColumns;
       const int block = min(column / kScaledColumns, p.rhs_column_blocks - 1);
       const int matrix = Cut::kContraction ? 0 : tile.matrix;
-      col[i] = p.rhs_scale + (int64_t{matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks + first;
+      at[kScaledRows + i] = p.rhs_scale + (int64_t{matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks + first;
     }
-    return StageScales(row, p.lhs_scale && k_blocks > 1, col, has_block_scales && p.rhs_k_blocks > 1);
+    const int of_row = p.lhs_scale && k_blocks > 1, of_col = has_block_scales && p.rhs_k_blocks > 1;
+    return StageScales(at, {of_row, of_row, of_col, of_col});
   }
 
   // Scales of single columns have all of K: they multiply the tile's sums.
@@ -181,17 +182,18 @@ class GroupSource {
   }
 
   // Of mixed products. Scales are of single columns, or of blocks of them.
-  __device__ WeightScales weight_scales(const Tile& tile, int warp, int lane) const {
+  __device__ StageScales weight_scales(const Tile& tile, int warp, int lane) const {
     const Parameters& p = parameters_;
-    const float* column[WeightScales::kColumns] = {};
+    const float* column[StageScales::kCount] = {};  // two in each of the thread's two boxes
 #pragma unroll
-    for (int i = 0; p.rhs_scale && i < WeightScales::kColumns; ++i) {
+    for (int i = 0; p.rhs_scale && i < StageScales::kCount; ++i) {
       const int left = (p.sizes.gated ? 0 : i / 2 * 2 * Cut::kBox) + warp / 4 * Cut::kBox + warp % 4 * 16 + lane / 4 + i % 2 * 8;
       const int within = min(tile.col + left, p.sizes.n - 1), of_product = p.sizes.gated && i / 2 > 0 ? p.sizes.n + within : within;
       const int block = p.has_column_scales() ? of_product : min(of_product / kScaledColumns, p.rhs_column_blocks - 1);
       column[i] = p.rhs_scale + (int64_t{tile.matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks;
     }
-    return WeightScales(column, p.rhs_scale && p.rhs_k_blocks > 1);
+    const int step = p.rhs_scale && p.rhs_k_blocks > 1;
+    return StageScales(column, {step, step, step, step});
   }
 
   template <class Multiply>

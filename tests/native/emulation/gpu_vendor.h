@@ -197,9 +197,16 @@ inline uint32_t multiply_add_float16s(uint32_t x, uint32_t y, uint32_t z) {
 }
 inline uint32_t multiply_float16s(uint32_t x, uint32_t y) { return multiply_add_float16s(x, y, 0x80008000u); }
 
-// As on a GPU without the instruction, whose code the check then sees.
+// As on a GPU without the instructions, whose code the check then sees; but kernels of GPUs that have one may call it.
 inline constexpr bool kWidensE4m3 = false;
-inline uint32_t widen_e4m3(uint16_t) { return 0; }
+inline uint32_t widen_e4m3(uint16_t two) {
+  const auto wide = [](uint32_t byte) -> uint32_t {
+    if ((byte & 0x7f) == 0x7f) return 0x7fff;
+    // The exponent and fraction at the wider ones' places are the number divided by 2^8.
+    return float_to_float16(256 * float16_to_float(static_cast<uint16_t>((byte & 0x80) << 8 | (byte & 0x7f) << 7)));
+  };
+  return wide(two & 0xff) | wide(two >> 8) << 16;
+}
 inline constexpr bool kNarrowsFloat8 = false;
 template <bool>
 inline uint32_t narrow_float8(float, float, float, float) {
