@@ -17,6 +17,7 @@ struct Pipelined {
   DType rhs;
   bool contracts, mn_major_a, mn_major_b;
   int rows, cols, cluster;
+  uint32_t lines_a;  // of a box of A
   bool gathers, promotes;
   const void* address;
   int shared_bytes;
@@ -24,12 +25,19 @@ struct Pipelined {
 
 template <class Cut>
 constexpr Pipelined compiled(const void* address, DType rhs) {
-  return {Cut::kKind,        rhs,
-          Cut::kContraction, Cut::kMnMajorA,
-          Cut::kMnMajorB,    Cut::kRows,
-          Cut::kCols,        Cut::kCluster,
-          Cut::kGathers,     Cut::kPromotes,
-          address,           pipeline_shared_bytes<typename GroupSource<Cut>::Shared>()};
+  return {Cut::kKind,
+          rhs,
+          Cut::kContraction,
+          Cut::kMnMajorA,
+          Cut::kMnMajorB,
+          Cut::kRows,
+          Cut::kCols,
+          Cut::kCluster,
+          Cut::kBoxLinesA,
+          Cut::kGathers,
+          Cut::kPromotes,
+          address,
+          pipeline_shared_bytes<typename GroupSource<Cut>::Shared>()};
 }
 
 #define VBGEMM_COMPILED(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers)                                   \
@@ -102,10 +110,11 @@ TensorOfLines half_of(TensorOfLines tensor, bool of_lines, bool second) {
   return tensor;
 }
 
-// Both maps of B, and where the second one begins.
+// Both maps of B, and where the second one begins. Of numbers that share bytes, the map is one of bytes.
 Error describe_rhs(const RaggedCall& call, GroupParameters& parameters) {
-  const DType dtype = call.rhs_dtype;
-  const int64_t depth = call.contraction ? call.m : call.rhs_k(), columns = call.rhs_columns();
+  const int bits = bits_of(call.rhs_dtype);
+  const DType dtype = bits < 8 ? DType::s8 : call.rhs_dtype;
+  const int64_t depth = (call.contraction ? call.m : call.rhs_k()) * std::min(bits, 8) / 8, columns = call.rhs_columns();
   TensorOfLines first = matrices_of(dtype, call.rhs.data, call.transpose_rhs ? depth : columns, call.transpose_rhs ? columns : depth,
                                     call.contraction ? 1 : call.groups);
   TensorOfLines second = first;
@@ -150,7 +159,7 @@ bool runs_ragged_pipeline(const RaggedCall& call) {
   const int line = pipelined_line_elements(call.kind);
   if (call.contraction && call.transpose_rhs && call.m % line) return false;
   if (call.k % line || call.n % line || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
-  if (!aligned(call.second.data) || (call.is_mixed() && call.k % 16)) return false;
+  if (!aligned(call.second.data) || (call.is_mixed() && call.k * bits_of(call.rhs_dtype) % 128)) return false;
   if (!call.contraction && call.halves != RaggedHalves::none && !call.gated) {
     const int64_t half = call.halves == RaggedHalves::k ? call.rhs_k() : call.rhs_columns();
     if (half % ragged_half_elements(call.kind)) return false;
@@ -186,7 +195,7 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
     const bool along_k = contraction && call.transpose_rhs;
     TensorOfLines lhs = matrices_of(dtype, call.lhs.data, along_k ? call.m : call.lhs_columns(), along_k ? call.lhs_columns() : call.m, 1);
     if (call.lhs_columns() != call.k) lhs = half_of(lhs, false, call.halves == RaggedHalves::lhs_second);
-    error = encode_map(parameters.a, lhs, std::min<uint32_t>(kBoxLines, kernel->rows));
+    error = encode_map(parameters.a, lhs, kernel->lines_a);
   }
   if (error == kSuccess) error = describe_rhs(call, parameters);
   if (error == kSuccess) {

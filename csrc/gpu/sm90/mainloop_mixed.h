@@ -45,7 +45,7 @@ class WeightScales {
   float scale_[kColumns];
 };
 
-// Two adjacent 8-bit numbers as two of 16 bits, which represent all of them. Logic and conversions take twice as long as arithmetic, and
+// Two adjacent narrow numbers as two of 16 bits, which represent all of them. Logic and conversions take twice as long as arithmetic, and
 // limit these kernels.
 template <Kind kKind, DType kWeights>
 __device__ __forceinline__ uint32_t widened_pair(uint32_t bytes) {
@@ -58,6 +58,10 @@ __device__ __forceinline__ uint32_t widened_pair(uint32_t bytes) {
   } else if constexpr (kWeights == DType::s8) {
     // Behind the exponent of 1024, and with the other sign bit, byte b is 1024 + 128 + b.
     return fma_pair<kKind>(byte_permute(bytes, 0x64646464u, 0x4140) ^ kSigns, 0x3c003c00u, 0xe480e480u);
+  } else if constexpr (kWeights == DType::s4) {
+    // Behind the exponent of 128 or 1024, and with the other sign bit, number x is that power + 8 + x.
+    const uint32_t pair = and_xor(bytes * 0x1001u, 0x000f000fu, kBfloat16 ? 0x43084308u : 0x64086408u);
+    return fma_pair<kKind>(pair, kBfloat16 ? 0x3f803f80u : 0x3c003c00u, kBfloat16 ? 0xc308c308u : 0xe408e408u);
   } else {
     static_assert(kWeights == DType::e4m3);
     const uint32_t half = widen_e4m3(static_cast<uint16_t>(bytes));
@@ -66,65 +70,76 @@ __device__ __forceinline__ uint32_t widened_pair(uint32_t bytes) {
   }
 }
 
-template <class Cut, class Shared, class Overlapped, class Release>
+// Multiplies a tile's stages, of which each has one or more steps of 128 of K. kRowBlocks: of 8 rows, as many as the tile may have.
+template <class Cut, int kRowBlocks, class Shared, class Overlapped, class Release>
 __device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
                                              float (&sums)[Cut::kBlocks][4], WeightScales& scales, const Overlapped& overlapped,
                                              const Release& release) {
   constexpr int kParts = 2, kPart = Cut::kBlocks / kParts;           // boxes of weights, and blocks of 8 rows of each
-  constexpr int kChunks = Cut::kDepth / 16, kChunksOfBox = 64 / 16;  // of 16 steps of K: in a stage, and in a box of A
+  constexpr int kStep = 128, kChunks = kStep / 16, kChunksOfBox = 64 / 16;  // of 16 of K: in a step, and in a box of A
+  constexpr int kPerByte = Cut::kPerByte;                                   // weights
+  using Pair = std::conditional_t<kPerByte == 1, uint16_t, uint8_t>;
   const int lane = thread_index() % 32, line = thread_index() / 32 % 4 * 16 + lane / 4;
   for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
     mbarrier_wait(shared.full[stages.index], stages.parity);
     const unsigned char* const stage = shared.stage[shfl(stages.index, 0)];
-    float products[kParts][kPart][4];
-    uint32_t weights[kParts][kChunks][4];
-    // All loads come first, and a box's numbers are widened while the products of the other one run: no load passes a fence.
+#pragma unroll 1
+    for (int step = 0; step < kPerByte; ++step) {
+      const int next = k + (step + 1) * kStep;
+      const bool last = step == kPerByte - 1 || next >= depth;  // of the stage
+      float products[kParts][kRowBlocks][4];
+      uint32_t weights[kParts][kChunks][4];
+      // All loads come first, and a box's numbers are widened while the products of the other one run: no load passes a fence.
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      // The swizzle exchanges the 16-byte vectors of a line by the line's number, of which the lane's two lines have the same remainder by
-      // 8. A vector has the weights of a chunk.
-      const unsigned char* const from =
-          stage + Cut::kBoxesA * Cut::kBoxBytesA + (half + 2 * part) * Cut::kBoxBytes + line * 128 + lane % 4 * 2;
+      for (int part = 0; part < kParts; ++part) {
+        // The swizzle exchanges the 16-byte vectors of a line by the line's number, of which the lane's two lines have the same remainder by
+        // 8. A vector has the weights of one or two chunks.
+        const unsigned char* const from =
+            stage + Cut::kBoxesA * Cut::kBoxBytesA + (half + 2 * part) * Cut::kBoxBytes + line * 128 + lane % 4 * (2 / kPerByte);
 #pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        for (int chunk = 0; chunk < kChunks; ++chunk) {
+          const int vector = (step * kChunks + chunk) / kPerByte ^ lane / 4;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const unsigned char* const two = from + (chunk ^ (lane / 4)) * 16 + i % 2 * (8 * 128) + i / 2 * 8;
-          weights[part][chunk][i] = *reinterpret_cast<const uint16_t*>(two);
+          for (int i = 0; i < 4; ++i) {
+            const unsigned char* const two = from + vector * 16 + i % 2 * (8 * 128) + (chunk % kPerByte * 2 + i / 2) * (8 / kPerByte);
+            weights[part][chunk][i] = *reinterpret_cast<const Pair*>(two);
+          }
         }
       }
-    }
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
+      for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-      for (auto& chunk : weights[part]) {
+        for (auto& chunk : weights[part]) {
 #pragma unroll
-        for (uint32_t& pair : chunk) pair = widened_pair<Cut::kKind, Cut::kWeights>(pair);
+          for (uint32_t& pair : chunk) pair = widened_pair<Cut::kKind, Cut::kWeights>(pair);
+        }
+        wgmma_fence();
+#pragma unroll
+        for (int chunk = 0; chunk < kChunks; ++chunk) {
+          const unsigned char* const box = stage + (step * 2 + chunk / kChunksOfBox) * Cut::kBoxBytesA;
+          const MatrixDescriptor rows = matrix_descriptor(box, Cut::kBoxBytesA, Cut::kBoxesAlongK * Cut::kBoxBytesA);
+          wgmma_from_registers<Cut::kKind>(weights[part][chunk], moved(rows, chunk % kChunksOfBox * 32), products[part], chunk > 0);
+        }
+        wgmma_commit_group();
       }
-      wgmma_fence();
+      if (step == 0) overlapped();
+      wgmma_wait_group<0>();
+      if (last) release(stages.index);
 #pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
-        const MatrixDescriptor rows = matrix_descriptor(stage + chunk / kChunksOfBox * Cut::kBoxBytesA, Cut::kBoxBytesA, 1024);
-        wgmma_from_registers<Cut::kKind>(weights[part][chunk], moved(rows, chunk % kChunksOfBox * 32), products[part], chunk > 0);
-      }
-      wgmma_commit_group();
-    }
-    overlapped();
-    wgmma_wait_group<0>();
-    release(stages.index);
+      for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
+        for (int block = 0; block < kRowBlocks; ++block) {
 #pragma unroll
-      for (int block = 0; block < kPart; ++block) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          keep_in_place(products[part][block][i]);
-          float& sum = sums[part * kPart + block][i];
-          sum = multiply_add(products[part][block][i], scales.of(2 * part + i / 2), sum);
+          for (int i = 0; i < 4; ++i) {
+            keep_in_place(products[part][block][i]);
+            float& sum = sums[part * kPart + block][i];
+            sum = multiply_add(products[part][block][i], scales.of(2 * part + i / 2), sum);
+          }
         }
       }
+      scales.advance(next < depth);
+      if (last) break;
     }
-    scales.advance(k + Cut::kDepth < depth);
   }
 }
 

@@ -19,9 +19,11 @@ struct PipelineCut {
   static constexpr int kMultiplyingWarps = 8, kThreads = 384;
   static constexpr int kCluster = kCtas;   // CTAs of a cluster, which share copies by multicast
   static constexpr int kTiles = 3;         // tiles found ahead of the products, and those whose results are still being stored
+  static constexpr int kPerByte = 1;       // numbers of B that share a byte, in whose bytes TMA then counts
   static constexpr bool kGathers = false;  // whether threads copy A by cp.async, which consumers have to make visible to tensor cores
   // All copies are swizzled boxes of 64 lines of 128 bytes each. The lines of an operand run along its contiguous dimension.
-  static constexpr int kBox = 64, kBoxBytes = kBox * 128, kBoxBytesA = kBoxBytes, kBoxesA = kRows / kBox, kBoxesB = kCols / kBox;
+  static constexpr int kBox = 64, kBoxBytes = kBox * 128, kBoxLinesA = kBox, kBoxBytesA = kBoxLinesA * 128, kBoxesAlongK = 1;
+  static constexpr int kBoxesA = kRows / kBox, kBoxesB = kCols / kBox;
   static constexpr int kStageBytes = (kBoxesA + kBoxesB) * kBoxBytes;
   // A warp stages its 16 rows of results in two boxes at a time, each with 128 bytes of every row. Staging a whole tile would cost one
   // pipeline stage, and with only three stages left the products wait for copies.

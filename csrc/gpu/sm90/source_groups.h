@@ -30,15 +30,17 @@ struct ExactCut : GroupCut<Kind::s8, false, false, false, kTileCols, 1> {
   static constexpr bool kPromotes = false;
 };
 
-// Of rows with weights of another type, 8 bits wide and K-major (mainloop_mixed.h). A stage has 128 steps of K: a box of each 64 columns of
-// weights, and two boxes, beside each other along K, of the few rows of a tile.
+// Of rows with weights of a narrower type, K-major (mainloop_mixed.h). A stage has 128 bytes of each line of weights, as TMA moves so many
+// as fast as fewer: a box of each 64 columns. Boxes of rows are small, and lie beside each other along K, so that only rows that a tile has
+// are copied.
 template <Kind kKindOfProducts, DType kTypeOfWeights>
 struct MixedCut : PipelineCut<kKindOfProducts, 256, 1> {
   using Pipeline = PipelineCut<kKindOfProducts, 256, 1>;
   static constexpr bool kMixed = true, kPromotes = true, kMnMajorA = false, kMnMajorB = false, kContraction = false, kGathers = false;
   static constexpr DType kWeights = kTypeOfWeights;
-  static_assert(bytes_of(kWeights) == 1 && Pipeline::kElement == 2);
-  static constexpr int kRows = 32, kDepth = 128, kBoxesA = 2, kBoxBytesA = kRows * 128;
+  static_assert(bits_of(kWeights) <= 8 && Pipeline::kElement == 2);
+  static constexpr int kPerByte = 8 / bits_of(kWeights), kRows = 32, kDepth = 128 * kPerByte;
+  static constexpr int kBoxLinesA = 8, kBoxBytesA = kBoxLinesA * 128, kBoxesAlongK = kDepth / 64, kBoxesA = kRows / kBoxLinesA * kBoxesAlongK;
   static constexpr int kStageBytes = kBoxesA * kBoxBytesA + Pipeline::kBoxesB * Pipeline::kBoxBytes;
   static constexpr int kStages = (kPipelineMaxShared - 2048 - Pipeline::kMultiplyingWarps * Pipeline::kStagingBytes) / kStageBytes;
   static constexpr int kBlocks = 2 * kRows / 8;  // of 8 rows of the tile, in each of a consumer warpgroup's two boxes of columns
@@ -132,7 +134,8 @@ class GroupSource {
     boxes.halves = parameters_.sizes.gated ? 2 : 1, boxes.boxes_of_half = Cut::kBoxesB / boxes.halves;
     boxes.a = &parameters_.a, boxes.b = parameters_.b;
     boxes.split_col = parameters_.split_col, boxes.split_depth = parameters_.split_depth;
-    boxes.boxes_a = Cut::kGathers ? 0 : Cut::kMixed ? Cut::kBoxesA : (tile.rows + Cut::kBox - 1) / Cut::kBox;
+    boxes.boxes_a = Cut::kGathers ? 0 : (tile.rows + Cut::kBoxLinesA - 1) / Cut::kBoxLinesA;
+    if constexpr (Cut::kMixed) boxes.boxes_a *= Cut::kBoxesAlongK;
     boxes.boxes_b = min(max(tile.cols + Cut::kBox - 1, 0) / Cut::kBox, boxes.boxes_of_half);
     boxes.mn_major_a = Cut::kMnMajorA, boxes.mn_major_b = Cut::kMnMajorB;
     boxes.shares_a = tile.shared == SharedOperand::a, boxes.shares_b = tile.shared == SharedOperand::b;
