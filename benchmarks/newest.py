@@ -69,6 +69,16 @@ def sparse() -> list[str]:
     return table(("way", "us", "over ours", "trace and compile (s)", "dots", "calls"), lines)
 
 
+def integers() -> list[str]:
+    kinds = [("bfloat16", ""), *((kind, scales) for kind in ("int8", "float8_e4m3fn") for scales in ("rows", "blocks"))]
+    of: dict[tuple[str, ...], dict[tuple[str, str], str]] = {}
+    for row in rows_of("h200_ragged_w8a8.csv"):
+        case = tuple(row[name] for name in ("rows", "groups", "k", "n"))
+        of.setdefault(case, {})[row["factors"], row["scales"]] = row["tflops"]
+    head = ["rows, groups, K, N", "bfloat16", *(f"{kind}, scales of {scales}" for kind, scales in kinds[1:])]
+    return table(head, [(", ".join(case), *(rates[kind] for kind in kinds)) for case, rates in of.items()])
+
+
 def chain() -> list[str]:
     titles = {"packed": "blocks in one buffer", "arrays": "blocks as arrays", "symmray fused": "symmray fused"}
     lines = [
@@ -190,6 +200,7 @@ REGIONS: dict[str, tuple[Sequence[Path], Callable[[], list[str]]]] = {
     "moe_peers": ([DOCS / "guides" / "moe.md"], moe_peers),
     "experts": ([DOCS / "guides" / "many_devices.md"], experts),
     "irreps": ([DOCS / "guides" / "irreps.md"], irreps),
+    "integers": ([DOCS / "guides" / "ragged_dot.md"], integers),
     "sparse": ([DOCS / "guides" / "block_sparse.md"], sparse),
     "chain": ([DOCS / "guides" / "block_sparse.md"], chain),
     "packed": ([DOCS / "guides" / "views.md"], packed),

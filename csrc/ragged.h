@@ -147,8 +147,8 @@ struct RaggedCall {
     return sizes[static_cast<int>(which)];
   }
   int bits(RaggedType type) const {  // of an element
-    const int each[] = {bits_of(dtype), bits_of(rhs_dtype), bits_of(out_dtype), bits_of(ragged_accumulator_of(kind)),
-                        32,             wide_sizes ? 64 : 32};
+    const int each[] = {bits_of(dtype),      bits_of(rhs_dtype), bits_of(out_dtype), bits_of(ragged_accumulator_of(kind)), 32,
+                        wide_sizes ? 64 : 32};
     return each[static_cast<int>(type)];
   }
 };

@@ -5,16 +5,15 @@
 namespace vbgemm {
 namespace {
 
-ffi::Error AddScaled(Where stream, ffi::AnyBuffer alpha, ffi::AnyBuffer beta, ffi::RemainingArgs operands, ffi::RemainingRets results) {
+ffi::Error AddScaled(Where stream, ffi::AnyBuffer scales, ffi::RemainingArgs operands, ffi::RemainingRets results) {
   std::vector<Addition> members;
   AddScaledCall call;
-  const ffi::Error error = check_addition(alpha, beta, operands, results, members, call);
+  const ffi::Error error = check_addition(scales, operands, results, members, call);
   return error.failure() ? error : status_of(add_scaled(call, stream));
 }
 
 }  // namespace
 }  // namespace vbgemm
 
-VBGEMM_DEFINE_HANDLER(
-    vbgemm_add_scaled, vbgemm::AddScaled,
-    xla::ffi::Ffi::Bind().Ctx<vbgemm::Context>().Arg<xla::ffi::AnyBuffer>().Arg<xla::ffi::AnyBuffer>().RemainingArgs().RemainingRets());
+VBGEMM_DEFINE_HANDLER(vbgemm_add_scaled, vbgemm::AddScaled,
+                      xla::ffi::Ffi::Bind().Ctx<vbgemm::Context>().Arg<xla::ffi::AnyBuffer>().RemainingArgs().RemainingRets());

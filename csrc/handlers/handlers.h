@@ -1,4 +1,5 @@
-// The XLA FFI handlers of a backend, which its extension module exports to Python; add_scaled, square_sums and quantize of GPUs only.
+// The XLA FFI handlers of a backend, which its extension module exports to Python; add_scaled, square_sums, averages and quantize of GPUs
+// only.
 #pragma once
 #include "xla/ffi/api/c_api.h"
 
@@ -6,4 +7,5 @@ extern "C" XLA_FFI_Error* vbgemm_matmul(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* vbgemm_ragged(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* vbgemm_add_scaled(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* vbgemm_square_sums(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* vbgemm_averages(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* vbgemm_quantize(XLA_FFI_CallFrame* call_frame);

@@ -62,5 +62,10 @@ def test_a_slow_collective_is_named(monkeypatch):
     rows = [row("all_gather", 500), row("all_to_all", 5000), row("ragged_all_to_all", 1800)]
     collectives.notes(rows)
     assert [bool(each.note) for each in rows] == [False, True, True]
+    expected = {name: 1e6 * (rate.latency + 2**27 / rate.bandwidth) for name, rate in device_spec("h200").collectives}
+    for each in rows[1:]:
+        assert f"far from the {expected[each.collective]:.0f} us of device.toml" in each.note
+    monkeypatch.setattr(collectives, "default_device", lambda: device_spec("h100"))  # where none was measured
+    rows = [row("all_gather", 500), row("all_to_all", 5000)]
+    collectives.notes(rows)
     assert "10.0 times slower" in rows[1].note
-    assert rows[2].note == "far from the 50000 us of device.toml"

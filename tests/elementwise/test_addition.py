@@ -183,7 +183,7 @@ def exported(function, args, platform="cuda"):
 
 
 def calls(text):
-    return text.count("custom_call @vbgemm_add_v1")
+    return text.count("custom_call @vbgemm_add_v2")
 
 
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])

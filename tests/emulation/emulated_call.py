@@ -24,12 +24,12 @@ MARKS = [
 
 @contextmanager
 def emulated(
-    builder: Builder, primitive: Any, module: ModuleType, target: str, handler: str, kernels: str
+    builder: Builder, primitive: Any, module: ModuleType, target: str, handler: str, kernels: str, symbol: str
 ) -> Iterator[None]:
     """Registers the call for the CPU and lowers programs for the CPU to it; `handler` and `kernels` are source
-    files."""
+    files, `symbol` is the handler's name in the library."""
     library = builder.array_library(handler, kernels, jax.ffi.include_dir())
-    function = getattr(ctypes.CDLL(str(library)), f"vbgemm_{kernels}")
+    function = getattr(ctypes.CDLL(str(library)), symbol)
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform="cpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(backends.BACKENDS, "emulated", backends.BACKENDS["cpu"])

@@ -154,7 +154,7 @@ OF_TF32 = {
 
 # In what 8-bit types alone have.
 OF_FLOAT8 = {
-    "scales of the first block of K": ("sm90/mainloop_scaled.h", "row_[i] += row_step_;", "row_[i] += 0;"),
+    "scales of the first block of K": ("sm90/stage_scales.h", "at_[i] += step_[i];", "at_[i] += 0;"),
     "scales of a contraction's first rows": ("sm90/source_groups.h",
         "p.rhs_k_blocks > 1 ? tile.first / kScaledDepth : 0", "p.rhs_k_blocks > 1 ? 0 : 0"),
     "groups of a contraction that begin anywhere": ("ragged/ragged_walk.h", "& -kScaledDepth", "& -1"),
@@ -172,9 +172,9 @@ OF_FLOAT8 = {
 OF_INT8 = {
     "sums that do not begin at zero": ("sm90/mainloop_scaled.h", "keep_in_place(x = 0)", "keep_in_place(x = 1)"),
     "the scale of the first row for both": ("sm90/mainloop_scaled.h",
-        "scales.of(i / 2, block /", "scales.of(0, block /"),
+        "scale_of(scales, i / 2, block /", "scale_of(scales, 0, block /"),
     "one scale for both halves of the columns": ("sm90/mainloop_scaled.h",
-        "block / (Cut::kBlocks / StageScales::kHalves)", "0"),
+        "block / (Cut::kBlocks / 2)", "0"),
 }  # fmt: skip
 
 

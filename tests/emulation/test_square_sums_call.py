@@ -23,7 +23,9 @@ ROUNDING = {"float64": 1e-15}  # of sums in float32: 1e-6
 @pytest.fixture(scope="module", autouse=True)
 def emulated(builder: Builder):
     target = backends.SQUARE_SUMS_TARGET_NAME
-    with emulated_call.emulated(builder, square_sums_p, square_sums, target, "square_sums", "square_sums"):
+    with emulated_call.emulated(
+        builder, square_sums_p, square_sums, target, "square_sums", "square_sums", "vbgemm_square_sums"
+    ):
         yield
 
 

@@ -112,6 +112,10 @@ def test_scalars_in_every_form():
     forms = [list(form) if isinstance(form, tuple) else form for form in forms]
     for ours in jax.jit(lambda As, Bs: [vb.batched_gemm(As, Bs, alpha=form) for form in forms])(As, Bs):
         assert_close(ours, truth(As, Bs, None, alpha, [0] * 5, None, None))
+    vector = jnp.asarray([7.0, *alpha, -3.0])
+    for view, expected in ((vb.View(vector, (5,), offset=1), alpha), (vb.View(vector, (), offset=6), [-3.0] * 5)):
+        ours = jax.jit(lambda As, Bs, view: vb.batched_gemm(As, Bs, alpha=view))(As, Bs, view)
+        assert_close(ours, truth(As, Bs, None, expected, [0] * 5, None, None))
     tree = vb.batched_gemm({"x": As[0]}, {"x": Bs[0]}, {"x": Cs[0]}, alpha={"x": 2}, beta={"x": jnp.float64(0.5)})
     assert_close([tree["x"]], truth(As[:1], Bs[:1], Cs[:1], [2.0], [0.5], None, None))
 

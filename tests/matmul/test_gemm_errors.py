@@ -12,6 +12,7 @@ ERRORS = [
     ({"beta": jnp.float64(0)}, None, "beta must be the number 0"),
     ({"alpha": jnp.ones(3)}, None, r"alpha has shape \(3,\), but there are 2 problems"),
     ({"alpha": jnp.ones((2, 2))}, None, "alpha has shape"),
+    ({"beta": vb.View(jnp.ones(9), (3,))}, None, r"beta has shape \(3,\), but there are 2 problems"),
     ({"alpha": [1.0]}, None, "alpha must have the structure of As"),
     ({"alpha": [1.0, jnp.ones(2)]}, None, r"alpha\[1\] has shape \(2,\): it must be a number"),
     ({"alpha": 1j}, None, r"alpha\[0\] is complex, but result\[0\] is float64"),

@@ -169,7 +169,7 @@ def test_identities_are_added_in_one_call_on_a_gpu():
         exported = jax.export.export(f, platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(xs)
     text = exported.mlir_module()
     assert text.count("custom_call @vbgemm_v1") == 17
-    assert text.count("custom_call @vbgemm_add_v1") == 2
+    assert text.count("custom_call @vbgemm_add_v2") == 3  # one rounds the matrices
 
 
 def chosen(sizes, steps=5, dtype="float32", implementation=None):

@@ -177,6 +177,24 @@ def test_scale(steps, dtype):
     assert_close(known, {name: of_leaf[name] * oracle.wide(x) for name, x in alone.items()}, TOLERANCES[dtype])
 
 
+@pytest.mark.parametrize("options", [{}, {"preconditioning": "aol"}, {"dtype": "float16"}, {"steps": jnp.int32(3)}])
+def test_known_norms_are_not_computed_again(options):
+    xs = [oracle.random(shape, "float32") for shape in [(4, 9), (7, 3), (2, 3, 5), (6, 6)]]  # one is a batch
+    norms = jnp.stack([jnp.linalg.norm(x) for x in xs])
+
+    @jax.jit
+    def results(xs, norms):
+        of = functools.partial(vb.newton_schulz, xs, **options)
+        return of(), of(norms=norms), of(norms=norms * jnp.array([1, 2, 2, 1], "float32")), of(norms=norms[0])
+
+    found, known, twice, _ = results(xs, norms)
+    for ours, theirs in zip(known, found, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-3 if "dtype" in options else 1e-5)
+    if not options:  # X that is divided by twice its norm converges later; the norm of the batch is not used
+        assert not np.allclose(twice[1], found[1], atol=1e-2)
+        np.testing.assert_array_equal(twice[2], known[2])
+
+
 def test_transformations():
     xs = tree(names=["wide", "tall"])
 
@@ -261,6 +279,7 @@ def test_the_split_is_that_of_the_named_target(precision):
         ([], {"coeffs": (1.0, 2.0)}, ValueError, r"shape \(3,\) or \(n, 3\), got \(2,\)"),
         ([jnp.ones((2, 2))], {"scale": np.ones(2)}, ValueError, r"scale is float64\(2,\): .* one for each of 1 leaves"),
         ([jnp.ones((2, 2))], {"scale": 1j}, ValueError, "scale is complex128"),
+        ([jnp.ones((2, 2))], {"norms": np.ones(2)}, ValueError, r"norms is float64\(2,\): .* for each of 1 leaves"),
         ([], {"preconditioning": "trace"}, ValueError, "Unknown preconditioning trace"),
         ([jnp.ones((2, 2))], {"implementation": "cublas"}, ValueError, "implementation must be"),
     ],

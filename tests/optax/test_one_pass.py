@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -111,25 +112,36 @@ def test_a_step_of_muon_does_no_work_by_leaf(options, rate):
     with vb.target("h100"):
         text = program(muon, apply_updates, learning_rate=rate, adam_learning_rate=0.1, **options)
     assert text.count("custom_call @vbgemm_v1") == 15
-    assert text.count("custom_call @vbgemm_square_sums_v1") == 1
-    assert text.count("custom_call @vbgemm_add_v1") == 3 + ("weight_decay" in options)
+    assert text.count("custom_call @vbgemm_averages_v1") == 1
+    assert text.count("custom_call @vbgemm_square_sums_v1") == 0
+    assert text.count("custom_call @vbgemm_add_v2") == 1 + ("weight_decay" in options)
     assert set(elementwise(text)) <= {"custom_call"}
     theirs = program(contrib.muon, optax.apply_updates, learning_rate=rate, adam_learning_rate=0.1, **options)
     assert elementwise(theirs).count("multiply") > 8  # so that the pattern does find some
 
 
-def test_large_moments_are_left_to_xla():
-    """XLA reads a gradient once for both averages."""
-    params = [jnp.ones((2048, 1024), "float32"), jnp.ones((16, 32), "float32")]
-    optimizer = muon(0.1)
-    state = optimizer.init(params)
-    with vb.target("h100"):
-        lowered = export.export(
-            jax.jit(optimizer.update), platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS
-        )(params, state, params)
-    calls = re.findall(r"custom_call @vbgemm_add_v1.* : \((.*)\) ->", lowered.mlir_module())
-    assert len(calls) == 2
-    assert not any("2048x1024" in call for call in calls)
+@pytest.mark.parametrize("options", [{}, {"ns_dtype": "float16", "ns_gram": True}], ids=["default", "float16_gram"])
+def test_xla_has_as_many_operations_for_any_number_of_matrices(options):
+    """Each is a kernel on a GPU: factors are elements of one vector, and matrices are rounded together."""
+    counts = []
+    for count in (8, 11):  # fewer would be dots of XLA's
+        params = [jnp.ones((12, 16 * (index + 2)), "float32") for index in range(count)]
+        optimizer = muon(0.1, **options)
+        state = optimizer.init(params)
+
+        def step(grads, state, params, optimizer=optimizer):
+            updates, state = optimizer.update(grads, state, params)
+            return apply_updates(params, updates), state
+
+        program = export.export(jax.jit(step), platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)
+        with vb.target("h100"):
+            text = program(params, state, params).mlir_module()
+        counts.append(Counter(re.findall(r"= \"?(stablehlo\.\w+)", text)))
+        assert text.count("custom_call @vbgemm_v1") == (17 if options else 15)
+    assert counts[0] == counts[1]
+    assert counts[0]["stablehlo.custom_call"] == (22 if options else 17)
+    # The scales of the averages and of the products, and those of one rounding and two additions of identities.
+    assert counts[0]["stablehlo.concatenate"] == (5 if options else 2)
 
 
 @pytest.mark.parametrize("dtype", slow_except(["float32", "float64", "bfloat16"], ["float64"]))

@@ -1,12 +1,12 @@
 // Weighted sums of arrays, alpha x + beta y, for many arrays of different sizes in one launch: each thread block takes a chunk of one
-// array.
+// array. The results may have another dtype than the operands.
 #pragma once
 #include "gpu/tile/chunks.h"
 #include "gpu/tile/epilogue.h"
 
 namespace vbgemm {
 
-template <class T>
+template <class T, class Result = T>
 struct AddScaled {
   using Sum = Accumulator<T>;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T)), kChunk = chunk_of(sizeof(T));
@@ -18,7 +18,7 @@ struct AddScaled {
     const Scales scales{static_cast<const Sum*>(parameters.alpha)[member], static_cast<const Sum*>(parameters.beta)[member]};
     const T* const x = static_cast<const T*>(addition.x) + first;
     const T* const y = is_zero(scales.beta) ? x : static_cast<const T*>(addition.y) + first;  // y is not read if beta is 0
-    T* const result = static_cast<T*>(addition.result) + first;
+    Result* const result = static_cast<Result*>(addition.result) + first;
     const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
     const int whole = (address(x) | address(y) | address(result)) % kVectorBytes == 0 ? count / kVector * kVector : 0;
     add<kVector>(x, y, result, whole, scales);
@@ -33,8 +33,9 @@ struct AddScaled {
   // Adds `count` elements, a multiple of kWidth, kWidth adjacent elements at a time. An element is written by the thread that read it,
   // after reading, so that the result may be an operand.
   template <int kWidth>
-  __device__ static void add(const T* x, const T* y, T* result, int count, const Scales& scales) {
+  __device__ static void add(const T* x, const T* y, Result* result, int count, const Scales& scales) {
     using Piece = Vector<T, kWidth>;
+    using Total = Vector<Result, kWidth>;
     constexpr int kStep = kArrayThreads * kWidth;
     for (int from = thread_index() * kWidth; from < count; from += kStep * kVectorsTogether) {
       Piece a[kVectorsTogether], b[kVectorsTogether];
@@ -48,16 +49,16 @@ struct AddScaled {
 #pragma unroll
       for (int i = 0; i < kVectorsTogether; ++i) {
         const int at = from + i * kStep;
-        if (at < count) *reinterpret_cast<Piece*>(result + at) = sum_of(a[i], b[i], scales);
+        if (at < count) *reinterpret_cast<Total*>(result + at) = sum_of(a[i], b[i], scales);
       }
     }
   }
 
-  template <class Piece>
-  __device__ static Piece sum_of(const Piece& a, const Piece& b, const Scales& scales) {
-    Piece sum;
+  template <int kWidth>
+  __device__ static Vector<Result, kWidth> sum_of(const Vector<T, kWidth>& a, const Vector<T, kWidth>& b, const Scales& scales) {
+    Vector<Result, kWidth> sum;
 #pragma unroll
-    for (size_t i = 0; i < sizeof(Piece) / sizeof(T); ++i) {
+    for (int i = 0; i < kWidth; ++i) {
       const Sum addend = is_zero(scales.beta) ? nothing<Sum>() : scales.beta * widen(b.element[i]);
       narrow(multiply_add(scales.alpha, widen(a.element[i]), addend), sum.element[i]);
     }

@@ -21,25 +21,27 @@ __device__ inline Sum sum_of_block(Sum addend, Sum (&shared)[kArrayThreads]) {
 template <class T>
 struct SquareSums {
   using Sum = Accumulator<T>;
-  static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T)), kChunk = chunk_of(sizeof(T));
+  static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T)), kChunk = chunk_of(sizeof(T)), kMinBlocks = 4;
   struct Shared {
     Sum sums[kArrayThreads];
   };
+  using Elements = Vector<T, kVector>[kVectorsTogether];  // of a thread; zeros where the chunk has none
 
   __device__ __forceinline__ static void run(const SquareSumParameters& parameters, Shared& shared) {
     await_previous_kernel();
     const auto [member, count, first] = chunk_of_block<kChunk>(parameters.arrays);
     const T* const x = static_cast<const T*>(parameters.arrays.member[member].data) + first;
-    const Sum sum = sum_of_block(sum_of(x, count), shared.sums);
+    Elements elements;
+    load(x, reinterpret_cast<uintptr_t>(x) % kVectorBytes == 0 ? count / kVector * kVector : 0, count, elements);
+    const Sum sum = sum_of_block(sum_of(elements), shared.sums);
     if (thread_index() == 0) static_cast<Sum*>(parameters.partials)[block_index()] = sum;
   }
 
- private:
-  // Sums a thread's elements of the chunk. Which elements these are does not depend on whether they can be loaded as vectors.
-  __device__ static Sum sum_of(const T* x, int count) {
-    Vector<T, kVector> pieces[kVectorsTogether];
-    const auto place = [](int i) { return (i * kArrayThreads + thread_index()) * kVector; };
-    const int whole = reinterpret_cast<uintptr_t>(x) % kVectorBytes == 0 ? count / kVector * kVector : 0;
+  // Where the thread's i-th vector begins in the chunk.
+  __device__ static int place(int i) { return (i * kArrayThreads + thread_index()) * kVector; }
+
+  // Loads a thread's elements of the chunk, the first `whole` of the chunk as vectors. Which elements these are does not depend on that.
+  __device__ static void load(const T* x, int whole, int count, Elements& pieces) {
 #pragma unroll
     for (int i = 0; i < kVectorsTogether; ++i) {
       pieces[i] = {};
@@ -55,6 +57,9 @@ struct SquareSums {
         }
       }
     }
+  }
+
+  __device__ static Sum sum_of(const Elements& pieces) {
     Sum sums[kVector] = {};
 #pragma unroll
     for (const auto& piece : pieces) {
@@ -76,6 +81,7 @@ struct SquareSums {
 // Sums in float64, because each thread has many chunks to add if an array has many.
 template <class Sum>
 struct AddSquareSums {
+  static constexpr int kMinBlocks = 4;
   struct Shared {
     double sums[kArrayThreads];
   };

@@ -1,12 +1,12 @@
-// The checks between the custom call that adds arrays and its kernel. The call's operands are the alphas and the betas, one of each for
-// every member, then all x and all y; its results are the members' sums.
+// The checks between the custom call that adds arrays and its kernel. The call's operands are the scales, the alpha of every member and
+// then the beta of every member, then all x and all y; its results are the members' sums.
 #pragma once
 #include "ffi_common.h"
 #include "gpu/host/launch.h"
 
 namespace vbgemm {
 
-// Returns the first operand whose dtype or number of elements differs from its member's result.
+// Returns the first operand whose dtype differs from `type`, or whose number of elements differs from that of its member's result.
 inline std::optional<size_t> misfit(const ffi::RemainingArgs& operands, const std::vector<Addition>& members, ffi::DataType type) {
   for (size_t i = 0; i < operands.size(); ++i) {
     const ffi::AnyBuffer buffer = *operands.get<ffi::AnyBuffer>(i);
@@ -16,38 +16,39 @@ inline std::optional<size_t> misfit(const ffi::RemainingArgs& operands, const st
 }
 
 // Fills in `members`, and `call`, which points to them, or returns an error that names the buffer and the rule it breaks.
-inline ffi::Error check_addition(ffi::AnyBuffer alpha, ffi::AnyBuffer beta, const ffi::RemainingArgs& operands,
-                                 const ffi::RemainingRets& results, std::vector<Addition>& members, AddScaledCall& call) {
+inline ffi::Error check_addition(ffi::AnyBuffer scales, const ffi::RemainingArgs& operands, const ffi::RemainingRets& results,
+                                 std::vector<Addition>& members, AddScaledCall& call) {
   const size_t count = results.size();
   if (count < 1 || operands.size() != 2 * count) {
     return refuse("expected 2 operands for each result, got " + std::to_string(operands.size()) + " operands for " + std::to_string(count) +
                   " results");
   }
   members.resize(count);
-  const ffi::DataType type = (**results.get<ffi::AnyBuffer>(0)).element_type();
+  const ffi::DataType type = operands.get<ffi::AnyBuffer>(0)->element_type();
+  const ffi::DataType of_results = (**results.get<ffi::AnyBuffer>(0)).element_type();
   for (size_t i = 0; i < count; ++i) {
     ffi::AnyBuffer result = **results.get<ffi::AnyBuffer>(i);
-    if (result.element_type() != type) return refuse("result " + std::to_string(i) + " must have the dtype of result 0");
+    if (result.element_type() != of_results) return refuse("result " + std::to_string(i) + " must have the dtype of result 0");
     members[i].result = result.untyped_data();
     members[i].elements = static_cast<int64_t>(result.element_count());
   }
-  const std::optional<DType> dtype = dtype_of(type);
+  const std::optional<DType> dtype = dtype_of(type), result = dtype_of(of_results);
   if (!dtype || !has_array_kernels(*dtype)) return refuse("no kernel adds arrays of this dtype");
   if (const std::optional<size_t> wrong = misfit(operands, members, type)) {
     const std::string name = (*wrong < count ? "x " : "y ") + std::to_string(*wrong % count);
-    return refuse(name + " must have its result's dtype and number of elements");
+    return refuse(name + " must have the dtype of x 0 and its result's number of elements");
   }
+  if (!result || !can_add_into(*dtype, *result)) return refuse("no kernel adds arrays of this dtype to results of that dtype");
   const DType wide = accumulator_of(*dtype);
-  for (const ffi::AnyBuffer& scales : {alpha, beta}) {
-    if (dtype_of(scales.element_type()) != wide || scales.element_count() != count) {
-      return refuse("alpha and beta must have the accumulator's dtype and an element for each of " + std::to_string(count) + " members");
-    }
+  if (dtype_of(scales.element_type()) != wide || scales.element_count() != 2 * count) {
+    return refuse("the scales must have the accumulator's dtype and two elements for each of " + std::to_string(count) + " members");
   }
   for (size_t i = 0; i < count; ++i) {
     members[i].x = (*operands.get<ffi::AnyBuffer>(i)).untyped_data();
     members[i].y = (*operands.get<ffi::AnyBuffer>(count + i)).untyped_data();
   }
-  call = {*dtype, alpha.untyped_data(), beta.untyped_data(), members.data(), static_cast<int>(count)};
+  const char* const alpha = static_cast<const char*>(scales.untyped_data());
+  call = {*dtype, *result, alpha, alpha + count * bytes_of(wide), members.data(), static_cast<int>(count)};
   return ffi::Error::Success();
 }
 

@@ -1,4 +1,4 @@
-// The host side of the GPU kernels. One call computes a whole plan, adds many arrays, or sums the squares of many arrays.
+// The host side of the GPU kernels. One call computes a whole plan, adds many arrays, averages them, or sums their squares.
 #pragma once
 #include "catalogue.h"
 #include "gpu/tile/kernel_parameters.h"
@@ -44,8 +44,14 @@ Error launch(const GpuCall& call, Stream stream);
 // Whether arrays of a dtype can be added and their squares summed: the real floating-point dtypes of 16 bits or more.
 constexpr bool has_array_kernels(DType dtype) { return !is_complex(dtype) && !is_integer(dtype) && bytes_of(dtype) > 1; }
 
+// Whether arrays of one dtype can be added to results of another one: roundings of matrices that are multiplied in the narrower dtype.
+constexpr bool can_add_into(DType dtype, DType result) {
+  return has_array_kernels(dtype) && (dtype == result || (dtype == DType::f32 && (result == DType::bf16 || result == DType::f16)) ||
+                                      (dtype == DType::bf16 && result == DType::f16));
+}
+
 struct AddScaledCall {
-  DType dtype;               // of x, y and the results; a real dtype
+  DType dtype, result;       // of x and y, and of the results; real dtypes
   const void *alpha, *beta;  // device pointers; one accumulator of each for every member
   const Addition* members;   // device pointers, in a host array
   int num_members;
@@ -65,5 +71,18 @@ int64_t num_partials(const SquareSumsCall& call);
 
 // Enqueues two kernels on the stream for each set of arrays that fits one launch, under the conditions of launch().
 Error square_sums(const SquareSumsCall& call, Stream stream);
+
+struct AveragesCall {
+  DType dtype;             // of the arrays; a real dtype
+  const void* scales;      // device pointer to four accumulators
+  const Average* members;  // device pointers, in a host array
+  int num_members;
+  void *sums, *partials;  // of the squares of what is ahead, as in a SquareSumsCall
+};
+
+int64_t num_partials(const AveragesCall& call);
+
+// As square_sums().
+Error averages(const AveragesCall& call, Stream stream);
 
 }  // namespace vbgemm

@@ -28,6 +28,9 @@ NB_MODULE(_cuda, m) {
   m.def(
       "square_sums_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_square_sums)); },
       "The XLA FFI handler of sums of squares.");
+  m.def(
+      "averages_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_averages)); },
+      "The XLA FFI handler of averages and the sums of their squares.");
   m.def("quantize_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_quantize)); }, "The XLA FFI handler that quantizes.");
   m.def(
       "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_ragged)); },

@@ -17,7 +17,6 @@ struct Pipelined {
   DType rhs;
   bool contracts, mn_major_a, mn_major_b;
   int rows, cols, cluster;
-  uint32_t lines_a;  // of a box of A
   bool gathers, promotes;
   const void* address;
   int shared_bytes;
@@ -25,19 +24,12 @@ struct Pipelined {
 
 template <class Cut>
 constexpr Pipelined compiled(const void* address, DType rhs) {
-  return {Cut::kKind,
-          rhs,
-          Cut::kContraction,
-          Cut::kMnMajorA,
-          Cut::kMnMajorB,
-          Cut::kRows,
-          Cut::kCols,
-          Cut::kCluster,
-          Cut::kBoxLinesA,
-          Cut::kGathers,
-          Cut::kPromotes,
-          address,
-          pipeline_shared_bytes<typename GroupSource<Cut>::Shared>()};
+  return {Cut::kKind,        rhs,
+          Cut::kContraction, Cut::kMnMajorA,
+          Cut::kMnMajorB,    Cut::kRows,
+          Cut::kCols,        Cut::kCluster,
+          Cut::kGathers,     Cut::kPromotes,
+          address,           pipeline_shared_bytes<typename GroupSource<Cut>::Shared>()};
 }
 
 #define VBGEMM_COMPILED(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers)                                   \
@@ -195,7 +187,8 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
     const bool along_k = contraction && call.transpose_rhs;
     TensorOfLines lhs = matrices_of(dtype, call.lhs.data, along_k ? call.m : call.lhs_columns(), along_k ? call.lhs_columns() : call.m, 1);
     if (call.lhs_columns() != call.k) lhs = half_of(lhs, false, call.halves == RaggedHalves::lhs_second);
-    error = encode_map(parameters.a, lhs, kernel->lines_a);
+    error = encode_map(parameters.a, lhs, std::min<uint32_t>(kBoxLines, kernel->rows));
+    if (error == kSuccess && call.is_mixed()) error = encode_map(parameters.few_rows, lhs, kFewRows);
   }
   if (error == kSuccess) error = describe_rhs(call, parameters);
   if (error == kSuccess) {

@@ -1,21 +1,27 @@
-// The kernels that sum squares and the kernels that add up their partial sums, one of each for every element type, and their host side.
+// The kernels that sum squares, of arrays that they read or of averages that they compute, and the kernels that add up the partial sums,
+// one of each for every element type; and their host side.
+#include "gpu/elementwise/averages.h"
 #include "gpu/elementwise/square_sums.h"
 #include "gpu/host/launch.h"
 
-#define VBGEMM_DEFINE_KERNEL(name, Kernel)                                        \
-  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::kArrayThreads, 4)       \
-      vbgemm_##name(VBGEMM_PARAMETERS(vbgemm::SquareSumParameters, parameters)) { \
-    VBGEMM_READ_PARAMETERS(vbgemm::SquareSumParameters, parameters);              \
-    VBGEMM_SHARED(vbgemm::Kernel::Shared, shared);                                \
-    vbgemm::Kernel::run(parameters, shared);                                      \
+#define VBGEMM_DEFINE_KERNEL(name, Parameters, Kernel)                                               \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::kArrayThreads, vbgemm::Kernel::kMinBlocks) \
+      vbgemm_##name(VBGEMM_PARAMETERS(vbgemm::Parameters, parameters)) {                             \
+    VBGEMM_READ_PARAMETERS(vbgemm::Parameters, parameters);                                          \
+    VBGEMM_SHARED(vbgemm::Kernel::Shared, shared);                                                   \
+    vbgemm::Kernel::run(parameters, shared);                                                         \
   }
 
-VBGEMM_DEFINE_KERNEL(square_sums_float32, SquareSums<float>)
-VBGEMM_DEFINE_KERNEL(square_sums_float64, SquareSums<double>)
-VBGEMM_DEFINE_KERNEL(square_sums_bfloat16, SquareSums<vbgemm::BFloat16>)
-VBGEMM_DEFINE_KERNEL(square_sums_float16, SquareSums<vbgemm::Float16>)
-VBGEMM_DEFINE_KERNEL(add_square_sums_float32, AddSquareSums<float>)
-VBGEMM_DEFINE_KERNEL(add_square_sums_float64, AddSquareSums<double>)
+VBGEMM_DEFINE_KERNEL(square_sums_float32, SquareSumParameters, SquareSums<float>)
+VBGEMM_DEFINE_KERNEL(square_sums_float64, SquareSumParameters, SquareSums<double>)
+VBGEMM_DEFINE_KERNEL(square_sums_bfloat16, SquareSumParameters, SquareSums<vbgemm::BFloat16>)
+VBGEMM_DEFINE_KERNEL(square_sums_float16, SquareSumParameters, SquareSums<vbgemm::Float16>)
+VBGEMM_DEFINE_KERNEL(add_square_sums_float32, SquareSumParameters, AddSquareSums<float>)
+VBGEMM_DEFINE_KERNEL(add_square_sums_float64, SquareSumParameters, AddSquareSums<double>)
+VBGEMM_DEFINE_KERNEL(averages_float32, AverageParameters, Averages<float>)
+VBGEMM_DEFINE_KERNEL(averages_float64, AverageParameters, Averages<double>)
+VBGEMM_DEFINE_KERNEL(averages_bfloat16, AverageParameters, Averages<vbgemm::BFloat16>)
+VBGEMM_DEFINE_KERNEL(averages_float16, AverageParameters, Averages<vbgemm::Float16>)
 
 namespace vbgemm {
 namespace {
@@ -30,34 +36,64 @@ const void* find_square_sums(DType dtype) {
   }
 }
 
-}  // namespace
+const void* find_averages(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return reinterpret_cast<const void*>(vbgemm_averages_float32);
+    case DType::f64: return reinterpret_cast<const void*>(vbgemm_averages_float64);
+    case DType::bf16: return reinterpret_cast<const void*>(vbgemm_averages_bfloat16);
+    case DType::f16: return reinterpret_cast<const void*>(vbgemm_averages_float16);
+    default: return nullptr;
+  }
+}
 
-int64_t num_partials(const SquareSumsCall& call) {
+template <class Member>
+int64_t chunks_of_all(const Member* members, int count, DType dtype) {
   int64_t chunks = 0;
-  for (int i = 0; i < call.num_arrays; ++i) chunks += chunks_of(call.arrays[i].elements, chunk_of(bytes_of(call.dtype)));
+  for (int i = 0; i < count; ++i) chunks += chunks_of(members[i].elements, chunk_of(bytes_of(dtype)));
   return chunks;
 }
 
-Error square_sums(const SquareSumsCall& call, Stream stream) {
-  const void* const square = find_square_sums(call.dtype);
-  if (!square) return kInvalidValue;
-  const void* const add = call.dtype == DType::f64 ? reinterpret_cast<const void*>(vbgemm_add_square_sums_float64)
-                                                   : reinterpret_cast<const void*>(vbgemm_add_square_sums_float32);
-  const size_t bytes = bytes_of(call.dtype), sum_bytes = bytes_of(accumulator_of(call.dtype));
-
-  SquareSumParameters parameters;
-  parameters.partials = call.partials;
-  Members<Buffer>& arrays = parameters.arrays;
-  for (int first = 0; first < call.num_arrays; first += arrays.count) {
-    if (!take_members(call.arrays + first, call.num_arrays - first, chunk_of(bytes), arrays)) return kInvalidValue;
-    const int32_t blocks = arrays.first_block[arrays.count];
-    parameters.sums = static_cast<char*>(call.sums) + first * sum_bytes;
-    Error error = blocks > 0 ? launch_kernel(square, static_cast<uint32_t>(blocks), kArrayThreads, 0, &parameters, stream) : kSuccess;
-    if (error == kSuccess) error = launch_kernel(add, static_cast<uint32_t>(arrays.count), kArrayThreads, 0, &parameters, stream);
+// Launches the kernel that writes a partial sum for each chunk, and the kernel that adds these up, for as many members at a time as fit the
+// launch parameters.
+template <class Member, class Parameters>
+Error sum_squares(const void* kernel, DType dtype, const Member* all, int count, Parameters& parameters, Members<Member>& members,
+                  void* sums, void* partials, Stream stream) {
+  if (!kernel) return kInvalidValue;
+  const void* const add = dtype == DType::f64 ? reinterpret_cast<const void*>(vbgemm_add_square_sums_float64)
+                                              : reinterpret_cast<const void*>(vbgemm_add_square_sums_float32);
+  const size_t bytes = bytes_of(dtype), sum_bytes = bytes_of(accumulator_of(dtype));
+  SquareSumParameters addition;
+  parameters.partials = addition.partials = partials;
+  for (int first = 0; first < count; first += members.count) {
+    if (!take_members(all + first, count - first, chunk_of(bytes), members)) return kInvalidValue;
+    const int32_t blocks = members.first_block[members.count];
+    Error error = blocks > 0 ? launch_kernel(kernel, static_cast<uint32_t>(blocks), kArrayThreads, 0, &parameters, stream) : kSuccess;
+    addition.sums = static_cast<char*>(sums) + first * sum_bytes;
+    addition.arrays.count = members.count;
+    std::copy_n(members.first_block, members.count + 1, addition.arrays.first_block);
+    if (error == kSuccess) error = launch_kernel(add, static_cast<uint32_t>(members.count), kArrayThreads, 0, &addition, stream);
     if (error != kSuccess) return error;
-    parameters.partials = static_cast<char*>(parameters.partials) + blocks * sum_bytes;
+    parameters.partials = addition.partials = static_cast<char*>(addition.partials) + blocks * sum_bytes;
   }
   return kSuccess;
+}
+
+}  // namespace
+
+int64_t num_partials(const SquareSumsCall& call) { return chunks_of_all(call.arrays, call.num_arrays, call.dtype); }
+int64_t num_partials(const AveragesCall& call) { return chunks_of_all(call.members, call.num_members, call.dtype); }
+
+Error square_sums(const SquareSumsCall& call, Stream stream) {
+  SquareSumParameters parameters;
+  return sum_squares(find_square_sums(call.dtype), call.dtype, call.arrays, call.num_arrays, parameters, parameters.arrays, call.sums,
+                     call.partials, stream);
+}
+
+Error averages(const AveragesCall& call, Stream stream) {
+  AverageParameters parameters;
+  parameters.scales = call.scales;
+  return sum_squares(find_averages(call.dtype), call.dtype, call.members, call.num_members, parameters, parameters.averages, call.sums,
+                     call.partials, stream);
 }
 
 }  // namespace vbgemm

@@ -27,9 +27,6 @@
 #include "gpu/sm90/mainloop_mixed.h"
 #include "gpu/sm90/mainloop_scaled.h"
 
-#ifndef MIXED_FEW
-#define MIXED_FEW 1
-#endif
 namespace vbgemm {
 
 // For measurements: a build without copies or stores shows how fast the remaining parts are alone.
@@ -132,13 +129,13 @@ class PipelinedBlock {
         continue;
       }
       unsigned char* const stage = shared_.stage[stages.index];
-      mbarrier_arrive_expect_tx(full, boxes.boxes_a * Cut::kBoxBytesA + boxes.halves * boxes.boxes_b * Cut::kBoxBytes);
+      mbarrier_arrive_expect_tx(full, boxes.boxes_a * boxes.bytes_a + boxes.halves * boxes.boxes_b * Cut::kBoxBytes);
       const int deep = boxes.first + k;
       const bool behind = deep >= boxes.split_depth;
       const int deep_of_b = (behind ? deep - boxes.split_depth : deep) / Cut::kPerByte;
       for (int box = 0; box < boxes.boxes_a; ++box) {
-        // Only A of mixed products has boxes beside each other along K.
-        const int along = boxes.row + box / Cut::kBoxesAlongK * Cut::kBoxLinesA, at = deep + box % Cut::kBoxesAlongK * Cut::kBox;
+        // A of mixed products has fewer rows than a box, and boxes beside each other along K.
+        const int along = boxes.row + (Cut::kMixed ? 0 : box * Cut::kBox), at = deep + (Cut::kMixed ? box * Cut::kBox : 0);
         copy_shared(boxes.shares_a, box, stage + box * Cut::kBoxBytesA, *boxes.a, boxes.mn_major_a ? along : at,
                     boxes.mn_major_a ? at : along, 0, full);
       }
@@ -212,9 +209,9 @@ class PipelinedBlock {
     const int half = warp / 4;
     const auto release = [&](int stage) __attribute__((always_inline)) { release_stage(stage, lane); };
     if constexpr (Cut::kMixed) {
-      WeightScales scales = source_.weight_scales(tile, warp, lane);
-      if (MIXED_FEW && tile.rows <= 8) {
-        multiply_mixed_stages<Cut, 1>(shared_, depth, half, stages, sums, scales, overlapped, release);
+      StageScales scales = source_.weight_scales(tile, warp, lane);
+      if (tile.rows <= kFewRows) {
+        multiply_mixed_stages<Cut, kFewRows / 8>(shared_, depth, half, stages, sums, scales, overlapped, release);
       } else {
         multiply_mixed_stages<Cut, Cut::kRows / 8>(shared_, depth, half, stages, sums, scales, overlapped, release);
       }

@@ -5,49 +5,15 @@
 #include <type_traits>
 
 #include "gpu/sm90/mainloop.h"
+#include "gpu/sm90/stage_scales.h"
 #include "gpu/tile/arithmetic.h"
 #include "ragged.h"
 
 namespace vbgemm {
 
-// The scales of a consumer thread's sums: those of its two rows, and of both halves of the tile's columns, for one stage after another.
-class StageScales {
- public:
-  static constexpr int kRows = 2, kHalves = 2;
-
-  // Where the scales of the first stage are, and the distance to those of the next stage; 0 where all stages have the same. Null: 1.
-  __device__ StageScales(const float* const (&row)[kRows], int row_step, const float* const (&col)[kHalves], int col_step)
-      : row_{row[0], row[1]}, col_{col[0], col[1]}, row_step_(row_step), col_step_(col_step) {
-    load();
-  }
-
-  // Takes the scales of the next stage, and starts to load those of the one after it, if there is one.
-  __device__ void advance(bool more) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) of_row_[i] = next_row_[i];
-#pragma unroll
-    for (int i = 0; i < kHalves; ++i) of_col_[i] = next_col_[i];
-    if (!more) return;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) row_[i] += row_step_;
-#pragma unroll
-    for (int i = 0; i < kHalves; ++i) col_[i] += col_step_;
-    load();
-  }
-  __device__ float of(int row, int half) const { return of_row_[row] * of_col_[half]; }
-
- private:
-  __device__ void load() {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) next_row_[i] = row_[i] ? *row_[i] : 1;
-#pragma unroll
-    for (int i = 0; i < kHalves; ++i) next_col_[i] = col_[i] ? *col_[i] : 1;
-  }
-
-  const float *row_[kRows], *col_[kHalves];
-  int row_step_, col_step_;
-  float next_row_[kRows], next_col_[kHalves], of_row_[kRows], of_col_[kHalves];
-};
+// A consumer thread's scales: of its two rows, and behind them of both halves of the tile's columns.
+constexpr int kScaledRows = 2;
+__device__ inline float scale_of(const StageScales& scales, int row, int half) { return scales[row] * scales[kScaledRows + half]; }
 
 // As multiply_stages, but always multiplies whole stages, which are zero behind the last step of K. The columns are multiplied 128 at a
 // time, because there are registers for one stage's sums of only half of the columns beside the tile's sums. While one consumer warpgroup
@@ -59,7 +25,6 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
   static_assert(Cut::kDepth == kScaledDepth);
   constexpr int kPart = 16, kParts = Cut::kBlocks / kPart;  // blocks of 8 columns in a part
   for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
-    scales.advance(k + Cut::kDepth < depth);
     mbarrier_wait(shared.full[stages.index], stages.parity);
     const unsigned char* const stage = shared.stage[shfl(stages.index, 0)];
     const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
@@ -79,7 +44,8 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
       // Of the part's first and second 64 columns, which in a narrow gated tile are of both halves.
       constexpr int kHalf = kPart / 2;
       const int ahead = kParts == 1 ? 0 : part, behind = kParts == 1 ? 1 : part;
-      const float scale[2][2] = {{scales.of(0, ahead), scales.of(1, ahead)}, {scales.of(0, behind), scales.of(1, behind)}};
+      const float scale[2][2] = {{scale_of(scales, 0, ahead), scale_of(scales, 1, ahead)},
+                                 {scale_of(scales, 0, behind), scale_of(scales, 1, behind)}};
 #pragma unroll
       for (int block = 0; block < kPart; ++block) {
 #pragma unroll
@@ -90,13 +56,14 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
         }
       }
     }
+    scales.advance(k + Cut::kDepth < depth);
   }
 }
 
 // The same for int8 whose scales hold for all of K: the tensor cores then add the products of all stages, in int32 and therefore exactly.
 template <class Cut, class Shared, class Overlapped, class Release>
 __device__ inline void multiply_exact_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
-                                             float (&sums)[Cut::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
+                                             float (&sums)[Cut::kBlocks][4], const StageScales& scales, const Overlapped& overlapped,
                                              const Release& release) {
   int products[Cut::kBlocks][4];
   // If the first products replaced them, the compiler would take them for alive between two tiles, and keep their registers.
@@ -106,12 +73,11 @@ __device__ inline void multiply_exact_stages(Shared& shared, int depth, int half
     for (int& x : block) keep_in_place(x = 0);
   }
   multiply_stages<Cut, false, false, true>(shared, depth, half, stages, products, [](int, int) {}, overlapped, release);
-  scales.advance(false);
 #pragma unroll
   for (int block = 0; block < Cut::kBlocks; ++block) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      sums[block][i] = static_cast<float>(products[block][i]) * scales.of(i / 2, block / (Cut::kBlocks / StageScales::kHalves));
+      sums[block][i] = static_cast<float>(products[block][i]) * scale_of(scales, i / 2, block / (Cut::kBlocks / 2));
     }
   }
 }

@@ -31,19 +31,19 @@ struct ExactCut : GroupCut<Kind::s8, false, false, false, kTileCols, 1> {
 };
 
 // Of rows with weights of a narrower type, K-major (mainloop_mixed.h). A stage has 128 bytes of each line of weights, as TMA moves so many
-// as fast as fewer: a box of each 64 columns. Boxes of rows are small, and lie beside each other along K, so that only rows that a tile has
-// are copied.
+// as fast as fewer: a box of each 64 columns, and boxes, beside each other along K, of the few rows of a tile.
 template <Kind kKindOfProducts, DType kTypeOfWeights>
 struct MixedCut : PipelineCut<kKindOfProducts, 256, 1> {
   using Pipeline = PipelineCut<kKindOfProducts, 256, 1>;
   static constexpr bool kMixed = true, kPromotes = true, kMnMajorA = false, kMnMajorB = false, kContraction = false, kGathers = false;
   static constexpr DType kWeights = kTypeOfWeights;
   static_assert(bits_of(kWeights) <= 8 && Pipeline::kElement == 2);
-  static constexpr int kPerByte = 8 / bits_of(kWeights), kRows = 32, kDepth = 128 * kPerByte;
-  static constexpr int kBoxLinesA = 8, kBoxBytesA = kBoxLinesA * 128, kBoxesAlongK = kDepth / 64, kBoxesA = kRows / kBoxLinesA * kBoxesAlongK;
+  static constexpr int kPerByte = 8 / bits_of(kWeights), kStep = 128, kDepth = kStep * kPerByte;
+  static constexpr int kRows = 32, kBoxesA = kDepth / Pipeline::kBox, kBoxBytesA = kRows * 128;
   static constexpr int kStageBytes = kBoxesA * kBoxBytesA + Pipeline::kBoxesB * Pipeline::kBoxBytes;
   static constexpr int kStages = (kPipelineMaxShared - 2048 - Pipeline::kMultiplyingWarps * Pipeline::kStagingBytes) / kStageBytes;
-  static constexpr int kBlocks = 2 * kRows / 8;  // of 8 rows of the tile, in each of a consumer warpgroup's two boxes of columns
+  // A consumer warpgroup has two boxes of columns, and in each of them blocks of 8 rows of the tile.
+  static constexpr int kParts = 2, kBlocks = kParts * kRows / 8;
   using Units = RaggedUnits<CompiledTileSize<kRows, Pipeline::kCols>, 1>;
 };
 
@@ -55,6 +55,7 @@ struct GroupShared {
 
 struct GroupParameters {
   CUtensorMap a, b[2], out;        // a: not if rows are gathered; b: of both halves, or the same map twice
+  CUtensorMap few_rows;            // of mixed products: A in boxes of kFewRows
   int32_t split_col, split_depth;  // where the second half of b begins, or kNoSplit
   const void* lhs;                 // with its number of rows, and the row that takes the place of each row, where rows are gathered
   const int32_t* gather;
@@ -93,6 +94,7 @@ class GroupSource {
     prefetch_tensormap(parameters_.b[0]);
     prefetch_tensormap(parameters_.b[1]);
     prefetch_tensormap(parameters_.out);
+    if (Cut::kMixed) prefetch_tensormap(parameters_.few_rows);
   }
 
   __device__ void init_barriers() const {
@@ -134,8 +136,11 @@ class GroupSource {
     boxes.halves = parameters_.sizes.gated ? 2 : 1, boxes.boxes_of_half = Cut::kBoxesB / boxes.halves;
     boxes.a = &parameters_.a, boxes.b = parameters_.b;
     boxes.split_col = parameters_.split_col, boxes.split_depth = parameters_.split_depth;
-    boxes.boxes_a = Cut::kGathers ? 0 : (tile.rows + Cut::kBoxLinesA - 1) / Cut::kBoxLinesA;
-    if constexpr (Cut::kMixed) boxes.boxes_a *= Cut::kBoxesAlongK;
+    boxes.boxes_a = Cut::kGathers ? 0 : Cut::kMixed ? Cut::kBoxesA : (tile.rows + Cut::kBox - 1) / Cut::kBox;
+    boxes.bytes_a = Cut::kBoxBytesA;
+    if constexpr (Cut::kMixed) {
+      if (tile.rows <= kFewRows) boxes.a = &parameters_.few_rows, boxes.bytes_a = kFewRows * 128;
+    }
     boxes.boxes_b = min(max(tile.cols + Cut::kBox - 1, 0) / Cut::kBox, boxes.boxes_of_half);
     boxes.mn_major_a = Cut::kMnMajorA, boxes.mn_major_b = Cut::kMnMajorB;
     boxes.shares_a = tile.shared == SharedOperand::a, boxes.shares_b = tile.shared == SharedOperand::b;
@@ -148,24 +153,25 @@ class GroupSource {
   // half. Otherwise it is in the next block, or in the same one if a tile is as wide as a block.
   __device__ StageScales scales(const Tile& tile, int warp, int lane) const {
     const Parameters& p = parameters_;
-    const float *row[StageScales::kRows] = {}, *col[StageScales::kHalves] = {};
+    const float* at[StageScales::kCount] = {};
     const bool has_block_scales = p.rhs_scale && (Cut::kContraction || !p.has_column_scales());
     const int first = Cut::kContraction && p.rhs_k_blocks > 1 ? tile.first / kScaledDepth : 0;  // block of K
     const int k_blocks = Cut::kContraction ? p.rhs_k_blocks : p.lhs_blocks;                     // of lhs
 #pragma unroll
-    for (int i = 0; p.lhs_scale && i < StageScales::kRows; ++i) {
+    for (int i = 0; p.lhs_scale && i < kScaledRows; ++i) {
       const int line = Cut::kContraction ? min(tile.row / kScaledColumns, p.lhs_blocks - 1)
                                          : tile.row + min(warp * 16 + lane / 4 + 8 * i, tile.rows - 1);
-      row[i] = p.lhs_scale + int64_t{line} * k_blocks + first;
+      at[i] = p.lhs_scale + int64_t{line} * k_blocks + first;
     }
 #pragma unroll
-    for (int i = 0; has_block_scales && i < StageScales::kHalves; ++i) {
+    for (int i = 0; has_block_scales && i < 2; ++i) {
       const int column = p.sizes.gated ? i * p.sizes.n + tile.col : tile.col + i * (Cut::kCols / 2) / kScaledColumns * kScaledColumns;
       const int block = min(column / kScaledColumns, p.rhs_column_blocks - 1);
       const int matrix = Cut::kContraction ? 0 : tile.matrix;
-      col[i] = p.rhs_scale + (int64_t{matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks + first;
+      at[kScaledRows + i] = p.rhs_scale + (int64_t{matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks + first;
     }
-    return StageScales(row, p.lhs_scale && k_blocks > 1, col, has_block_scales && p.rhs_k_blocks > 1);
+    const int of_row = p.lhs_scale && k_blocks > 1, of_col = has_block_scales && p.rhs_k_blocks > 1;
+    return StageScales(at, {of_row, of_row, of_col, of_col});
   }
 
   // Scales of single columns have all of K: they multiply the tile's sums.
@@ -184,17 +190,18 @@ class GroupSource {
   }
 
   // Of mixed products. Scales are of single columns, or of blocks of them.
-  __device__ WeightScales weight_scales(const Tile& tile, int warp, int lane) const {
+  __device__ StageScales weight_scales(const Tile& tile, int warp, int lane) const {
     const Parameters& p = parameters_;
-    const float* column[WeightScales::kColumns] = {};
+    const float* column[StageScales::kCount] = {};  // two in each of the thread's two boxes
 #pragma unroll
-    for (int i = 0; p.rhs_scale && i < WeightScales::kColumns; ++i) {
+    for (int i = 0; p.rhs_scale && i < StageScales::kCount; ++i) {
       const int left = (p.sizes.gated ? 0 : i / 2 * 2 * Cut::kBox) + warp / 4 * Cut::kBox + warp % 4 * 16 + lane / 4 + i % 2 * 8;
       const int within = min(tile.col + left, p.sizes.n - 1), of_product = p.sizes.gated && i / 2 > 0 ? p.sizes.n + within : within;
       const int block = p.has_column_scales() ? of_product : min(of_product / kScaledColumns, p.rhs_column_blocks - 1);
       column[i] = p.rhs_scale + (int64_t{tile.matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks;
     }
-    return WeightScales(column, p.rhs_scale && p.rhs_k_blocks > 1);
+    const int step = p.rhs_scale && p.rhs_k_blocks > 1;
+    return StageScales(column, {step, step, step, step});
   }
 
   template <class Multiply>

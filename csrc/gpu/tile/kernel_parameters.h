@@ -65,8 +65,22 @@ struct SquareSumParameters {
   Members<Buffer> arrays;
 };
 
+// One member of a call that averages arrays (gpu/elementwise/averages.h). The average may be x or y itself.
+struct Average {
+  const void *x, *y;
+  void *average, *ahead;
+  int64_t elements;
+};
+
+struct AverageParameters {
+  const void* scales;  // alpha, beta, gamma and delta of all members, in the accumulator's type
+  void* partials;      // an accumulator for each thread block
+  Members<Average> averages;
+};
+
 static_assert(sizeof(KernelParameters) <= kMaxParameterBytes && sizeof(BufferChunk) <= kMaxParameterBytes &&
-                  sizeof(AdditionParameters) <= kMaxParameterBytes && sizeof(SquareSumParameters) <= kMaxParameterBytes,
+                  sizeof(AdditionParameters) <= kMaxParameterBytes && sizeof(SquareSumParameters) <= kMaxParameterBytes &&
+                  sizeof(AverageParameters) <= kMaxParameterBytes && Members<Average>::kMax <= Members<Buffer>::kMax,
               "a launch's parameters");
 
 }  // namespace vbgemm

@@ -1,1 +1,1 @@
-"""Kernels over many arrays of any size: scaled addition, and the sum of squares of each array."""
+"""Kernels over many arrays of any size: scaled addition, sums of squares, averages with the sums of their squares."""

@@ -25,17 +25,22 @@ Known = tuple[float, ...]
 them."""
 
 
+_ROUNDINGS = {("float32", "bfloat16"), ("float32", "float16"), ("bfloat16", "float16")}
+"""The dtypes of operands and results that differ and for which there is a kernel."""
+
+
 def add_scaled(
-    xs: Sequence[Any], ys: Sequence[Any], alpha: Any = 1, beta: Any = 1, *, in_place: bool = True
+    xs: Sequence[Any], ys: Sequence[Any], alpha: Any = 1, beta: Any = 1, *, in_place: bool = True, dtype: Any = None
 ) -> list[jax.Array]:
-    """[alpha_i x_i + beta_i y_i], computed in the accumulator's dtype and rounded once.
+    """[alpha_i x_i + beta_i y_i], computed in the operands' accumulator dtype and rounded once.
 
     Args:
       xs, ys: arrays of any rank; x_i and y_i have one shape. Their floating or complex dtypes promote as in jnp.
       alpha, beta: a real number, or a 1-D array with one entry for each member; known or traced. Where beta is 0, y is
         not read, so that NaN in y does not reach the result.
       in_place: whether a kernel writes sums into the memory of the ys. XLA then copies each y that is needed later:
-        pass False where they are.
+        pass False where they are. Sums of another dtype have memory of their own.
+      dtype: of the results; None: that of the operands.
 
     Raises:
       ValueError: lengths or shapes differ. TypeError: a dtype is neither floating nor complex, a scale is not real.
@@ -56,19 +61,21 @@ def add_scaled(
     for index, (x, y) in enumerate(zip(xs, ys, strict=True)):
         apart = x.dtype != y.dtype or x.size == 0 or compat.explicit_axes(x) or compat.explicit_axes(y)
         if apart:
-            results[index] = _sum(_entry(alpha, index), x, _entry(beta, index), y, jnp.result_type(x, y))
+            results[index] = _sum(_entry(alpha, index), x, _entry(beta, index), y, dtype)
         else:
             alike.setdefault(x.dtype, []).append(index)
-    for dtype, members in alike.items():
+    for of_operands, members in alike.items():
         scales = [_entries(scale, members) for scale in (alpha, beta)]
-        traced = [scale.astype(accumulator(dtype)) for scale in scales if not isinstance(scale, tuple)]
+        traced = [scale.astype(accumulator(of_operands)) for scale in scales if not isinstance(scale, tuple)]
         known = [scale if isinstance(scale, tuple) else None for scale in scales]
         summands = [*(xs[i] for i in members), *(ys[i] for i in members)]
         _, arrays = distinct(summands)
         uses = Counter(arrays)
         # An array that the call reads more than once must not be overwritten.
-        once = tuple(in_place and uses[array] == 1 for array in arrays[len(members) :])
-        sums = add_scaled_p.bind(*traced, *summands, alpha=known[0], beta=known[1], in_place=once)
+        of_sums = jnp.dtype(of_operands if dtype is None else dtype)
+        reused = in_place and of_sums == of_operands
+        once = tuple(reused and uses[array] == 1 for array in arrays[len(members) :])
+        sums = add_scaled_p.bind(*traced, *summands, alpha=known[0], beta=known[1], in_place=once, dtype=of_sums)
         for index, total in zip(members, sums, strict=True):
             results[index] = total
     return results
@@ -107,14 +114,15 @@ def _entries(scale: Known | jax.Array, members: Sequence[int]) -> Known | jax.Ar
 
 
 def _sum(alpha: Any, x: jax.Array, beta: Any, y: jax.Array, dtype: Any) -> jax.Array:
-    """alpha x + beta y in a dtype: the definition of the operation."""
-    wide = accumulator(dtype)
+    """alpha x + beta y in a dtype, or that of x and y: the definition of the operation."""
+    of_operands = jnp.result_type(x, y)
+    wide = accumulator(of_operands)
     x, y = x.astype(wide), y.astype(wide)
     alpha, beta = (scale.astype(wide) if isinstance(scale, jax.Array) else scale for scale in (alpha, beta))
     total = x if _is(alpha, 1) else alpha * x
     if not _is(beta, 0):
         total += y if _is(beta, 1) else beta * y if isinstance(beta, float) else scaled(beta, y)
-    return total.astype(dtype)
+    return total.astype(dtype or of_operands)
 
 
 def _is(scale: Any, number: int) -> bool:
@@ -133,20 +141,22 @@ def _parts(operands: Sequence[Any], alpha: Known | None, beta: Known | None) -> 
 
 
 @add_scaled_p.def_abstract_eval
-def _abstract_eval(*operands: Any, alpha: Known | None, beta: Known | None, in_place: Sequence[bool]) -> list[Any]:
+def _abstract_eval(
+    *operands: Any, alpha: Known | None, beta: Known | None, in_place: Sequence[bool], dtype: Any
+) -> list[Any]:
     _, _, xs, ys = _parts(operands, alpha, beta)
     scales = list(operands[: len(operands) - 2 * len(xs)])
     # Inside shard_map a sum varies over the axes of all its operands; the expression for derivatives casts its operands
     # itself.
-    return [compat.shaped_array(x.shape, x.dtype, [x, y, *scales]) for x, y in zip(xs, ys, strict=True)]
+    return [compat.shaped_array(x.shape, dtype, [x, y, *scales]) for x, y in zip(xs, ys, strict=True)]
 
 
 def _xla_form(
-    *operands: jax.Array, alpha: Known | None, beta: Known | None, in_place: Sequence[bool]
+    *operands: jax.Array, alpha: Known | None, beta: Known | None, in_place: Sequence[bool], dtype: Any
 ) -> list[jax.Array]:
     alphas, betas, xs, ys = _parts(operands, alpha, beta)
     pairs = enumerate(zip(xs, ys, strict=True))
-    return [_sum(_entry(alphas, index), x, _entry(betas, index), y, x.dtype) for index, (x, y) in pairs]
+    return [_sum(_entry(alphas, index), x, _entry(betas, index), y, dtype) for index, (x, y) in pairs]
 
 
 def _are_multiples(alpha: Known | None, beta: Known | None) -> bool:
@@ -160,24 +170,27 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     if not _are_multiples(params["alpha"], params["beta"]):
         return array_kernels.jvp(_xla_form, primals, tangents, **params)
     moving = [index for index in range(count) if not isinstance(tangents[index], ad.Zero)]
-    multiples = iter(_multiples([tangents[index] for index in moving], _entries(params["alpha"], moving)))
+    alpha = _entries(params["alpha"], moving)
+    multiples = iter(_multiples([tangents[index] for index in moving], alpha, params["dtype"]))
     results = add_scaled_p.bind(*primals, **params)
     zeros = (ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results)
     return results, [next(multiples) if index in moving else zero for index, zero in enumerate(zeros)]
 
 
-def _multiples(xs: Sequence[jax.Array], alpha: Any) -> list[jax.Array]:
+def _multiples(xs: Sequence[jax.Array], alpha: Any, dtype: Any) -> list[jax.Array]:
     if not xs:
         return []
-    none = (0.0,) * len(xs)
-    result: list[jax.Array] = add_scaled_p.bind(*xs, *xs, alpha=tuple(alpha), beta=none, in_place=(False,) * len(xs))
+    params = {"alpha": tuple(alpha), "beta": (0.0,) * len(xs), "in_place": (False,) * len(xs)}
+    result: list[jax.Array] = add_scaled_p.bind(*xs, *xs, **params, dtype=dtype)
     return result
 
 
 def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:
     if _are_multiples(params["alpha"], params["beta"]):
         moving = [index for index, value in enumerate(cotangents) if not isinstance(value, ad.Zero)]
-        multiples = iter(_multiples([cotangents[index] for index in moving], _entries(params["alpha"], moving)))
+        dtype = next(x.aval.dtype for x in operands if ad.is_undefined_primal(x))
+        alpha = _entries(params["alpha"], moving)
+        multiples = iter(_multiples([cotangents[index] for index in moving], alpha, dtype))
         of_xs = [next(multiples) if index in moving else None for index in range(len(cotangents))]
         of_all = [*of_xs, *(None for _ in of_xs)]
         return [x if ad.is_undefined_primal(operand) else None for x, operand in zip(of_all, operands, strict=True)]
@@ -189,20 +202,21 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list
 
 
 def _kernel_form(
-    *operands: jax.Array, alpha: Known | None, beta: Known | None, in_place: Sequence[bool]
+    *operands: jax.Array, alpha: Known | None, beta: Known | None, in_place: Sequence[bool], dtype: Any
 ) -> list[jax.Array]:
     alphas, betas, xs, ys = _parts(operands, alpha, beta)
+    if xs[0].dtype != dtype and (xs[0].dtype.name, dtype.name) not in _ROUNDINGS:
+        return _xla_form(*operands, alpha=alpha, beta=beta, in_place=in_place, dtype=dtype)
     wide, count = accumulator(xs[0].dtype), len(xs)
-    scales = [
-        jnp.asarray(np.array(scale, wide)) if isinstance(scale, tuple) else jnp.broadcast_to(scale, (count,))
-        for scale in (alphas, betas)
-    ]
+    scales = [np.array(x, wide) if isinstance(x, tuple) else jnp.broadcast_to(x, (count,)) for x in (alphas, betas)]
+    # One array, which XLA computes in one kernel.
+    together = np.concatenate(scales) if alpha is not None and beta is not None else jnp.concatenate(scales)
     return list(
         jax.ffi.ffi_call(
             backends.ADD_TARGET_NAME,
-            [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in xs],
-            input_output_aliases={2 + count + index: index for index, yes in enumerate(in_place) if yes},
-        )(*scales, *xs, *ys)
+            [jax.ShapeDtypeStruct(x.shape, dtype) for x in xs],
+            input_output_aliases={1 + count + index: index for index, yes in enumerate(in_place) if yes},
+        )(together, *xs, *ys)
     )
 
 

@@ -54,10 +54,18 @@ def _xla_form(*xs: jax.Array) -> list[jax.Array]:
 
 def _kernel_form(*xs: jax.Array) -> list[jax.Array]:
     wide = accumulator(xs[0].dtype)
-    # The workspace holds the sum of each chunk; the handler checks its size.
-    chunks = sum(-(-x.nbytes // _core.ARRAY_CHUNK_BYTES) for x in xs)
-    results = [jax.ShapeDtypeStruct((count,), wide) for count in (len(xs), chunks)]
+    results = [jax.ShapeDtypeStruct((count,), wide) for count in (len(xs), chunks_of(xs))]
     return [jax.ffi.ffi_call(backends.SQUARE_SUMS_TARGET_NAME, results)(*xs)[0]]
+
+
+def chunks_of(xs: Sequence[jax.Array]) -> int:
+    """The size of the workspace, which holds the sum of each chunk; the handler checks it."""
+    return sum(-(-x.nbytes // _core.ARRAY_CHUNK_BYTES) for x in xs)
+
+
+def real_accumulator(dtype: Any) -> Any:
+    """The real dtype of the accumulator."""
+    return np.zeros((), accumulator(dtype)).real.dtype
 
 
 square_sums_p = jex_core.Primitive("square_sums")
@@ -65,8 +73,7 @@ square_sums_p = jex_core.Primitive("square_sums")
 
 @square_sums_p.def_abstract_eval
 def _abstract_eval(*xs: Any) -> list[Any]:
-    real = np.zeros((), accumulator(xs[0].dtype)).real.dtype
-    return [compat.shaped_array((len(xs),), real, xs)]
+    return [compat.shaped_array((len(xs),), real_accumulator(xs[0].dtype), xs)]
 
 
 array_kernels.define(square_sums_p, _xla_form, _kernel_form)

@@ -131,9 +131,10 @@ def batched_gemm(
         the dtype of result i.
       symmetric: as for `batched_matmul`. Both the products and the results must be symmetric: so is each C that is
         read, and there is no bias.
-      alpha, beta: a number, a pytree of numbers with the structure of As, or a 1-D array with one entry a problem;
-        Python numbers or traced; cast to the accumulator's dtype. Where beta is 0, C is not read, and where alpha
-        is 0, the product does not count: NaN in C or in the product then does not reach the result.
+      alpha, beta: a number, a pytree of numbers with the structure of As, a 1-D array with one entry a problem, or a
+        `View` of such an array or of one number, which is read in place; Python numbers or traced; cast to the
+        accumulator's dtype. Where beta is 0, C is not read, and where alpha is 0, the product does not count: NaN in C
+        or in the product then does not reach the result.
       bias: None, or a pytree with the structure of As whose leaves may be None; leaf i broadcasts to the shape of
         result i.
       activation: one of `jax_vbgemm.ACTIVATIONS`, for real results, or a function. A kernel applies the named

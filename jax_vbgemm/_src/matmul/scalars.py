@@ -11,6 +11,7 @@ import numpy as np
 
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.call import Argument, Call, leaves_of
+from jax_vbgemm._src.matmul.view import View, is_view
 from jax_vbgemm._src.util.arguments import refuse_explicit_axes, shown
 
 
@@ -18,6 +19,8 @@ def scalars(call: Call, option: str, value: Any) -> list[Any]:
     """One entry for each result: a value that should be a number or an array of rank 0, or a pair (1-D array,
     index)."""
     count = len(call.dtypes)
+    if is_view(value):
+        return _elements(call, option, value)
     value = _plain_number(value)
     if isinstance(value, numbers.Number):
         return [value] * count
@@ -32,6 +35,19 @@ def scalars(call: Call, option: str, value: Any) -> list[Any]:
             )
         return [_plain_number(value[i]) if isinstance(value, np.ndarray) else (value, i) for i in range(count)]
     return [_plain_number(leaf) for leaf in leaves_of(call, option, value)]
+
+
+def _elements(call: Call, option: str, view: View) -> list[tuple[jax.Array, int]]:
+    """The elements of a view of rank 0 or 1, which the call reads in place."""
+    count = len(call.dtypes)
+    if view.shape not in ((), (count,)):
+        raise ValueError(
+            f"{call.name}: {option} has shape {view.shape}, but there are {count} problems: one entry for each"
+        )
+    refuse_explicit_axes(call.name, [view.buffer], lambda _: option)
+    places = np.broadcast_to(view.layout.positions().reshape(view.shape), count)
+    vector = view.buffer.reshape(-1)
+    return [(vector, int(place)) for place in places]
 
 
 def checked_scalar(call: Call, option: str, index: int, value: Any) -> complex | float | tuple[Argument, int]:

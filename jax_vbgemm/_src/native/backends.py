@@ -20,8 +20,9 @@ from jax_vbgemm._src.planner import DeviceSpec, Reported, device_spec, match_dev
 
 # The names of the custom calls. If the contract of a handler changes, its name changes too.
 TARGET_NAME = "vbgemm_v1"
-ADD_TARGET_NAME = "vbgemm_add_v1"  # on GPUs only; on the CPU XLA's own loops are as fast
+ADD_TARGET_NAME = "vbgemm_add_v2"  # on GPUs only; on the CPU XLA's own loops are as fast
 SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # on GPUs only
+AVERAGES_TARGET_NAME = "vbgemm_averages_v1"  # on GPUs only
 QUANTIZE_TARGET_NAME = "vbgemm_quantize_v1"  # on GPUs only
 RAGGED_TARGET_NAME = "vbgemm_ragged_v5"  # on RAGGED_PLATFORMS
 GPU_PLATFORMS = ("cuda", "rocm")
@@ -29,8 +30,11 @@ RAGGED_PLATFORMS = ("cpu", "cuda", "rocm")
 
 DISABLE_JAX_EXPORT_CHECKS = [
     jax.export.DisabledSafetyCheck.custom_call(name)
-    for name in (TARGET_NAME, ADD_TARGET_NAME, SQUARE_SUMS_TARGET_NAME, QUANTIZE_TARGET_NAME, RAGGED_TARGET_NAME)
-]
+    for name in (
+        TARGET_NAME, ADD_TARGET_NAME, SQUARE_SUMS_TARGET_NAME, AVERAGES_TARGET_NAME, QUANTIZE_TARGET_NAME,
+        RAGGED_TARGET_NAME,
+    )
+]  # fmt: skip
 """Pass this as `disabled_checks` to jax.export.export, which otherwise refuses custom calls that it doesn't know."""
 
 
@@ -81,6 +85,7 @@ def _load(name: str, ffi_platform: str, default_device: str, load: Callable[[], 
             jax.ffi.register_ffi_target(ADD_TARGET_NAME, module.add_handler(), platform=ffi_platform)
             handler = module.square_sums_handler()
             jax.ffi.register_ffi_target(SQUARE_SUMS_TARGET_NAME, handler, platform=ffi_platform)
+            jax.ffi.register_ffi_target(AVERAGES_TARGET_NAME, module.averages_handler(), platform=ffi_platform)
             jax.ffi.register_ffi_target(QUANTIZE_TARGET_NAME, module.quantize_handler(), platform=ffi_platform)
     except ImportError as error:
         absent = f"{hint} ({error})"

@@ -22,6 +22,8 @@ from jax_vbgemm._src.util import compat
 
 _GRAM_GAIN = 0.9  # Gram matrices round more, and predictions of small batches are no better than that; not measured
 
+_ONE_BATCH_GAIN = 0.97  # that of all matrices by Gram matrices; without, square ones round as they always do
+
 Shaped = jax.Array | jax.ShapeDtypeStruct | View
 Rounds = tuple[tuple[Problem, ...], ...]
 
@@ -70,8 +72,8 @@ def members_by_gram(
 ) -> Sequence[bool]:
     """For which matrices the iteration by Gram matrices is predicted to be faster; no device is touched.
 
-    Only those for which it has less arithmetic, whose larger size is about 1.5 times the smaller one, or more. Where
-    nothing can be predicted, the arithmetic decides.
+    Only those for which it has less arithmetic, whose larger size is about 1.5 times the smaller one, or more; or all
+    matrices, where one batch is clearly faster than two. Where nothing can be predicted, the arithmetic decides.
     """
     if steps < 2 or not all(compat.is_static(x.shape) for x in xs):
         return [False] * len(xs)
@@ -116,8 +118,10 @@ def members_by_gram(
         return found
 
     # Two batches have more launches than one, and may fill the device less well.
-    none = [False] * len(xs)
+    none, every = [False] * len(xs), [True] * len(xs)
     best = min([all(both) for both in zip(saves, faster, strict=True)], saves, key=total)
+    if total(every) < _ONE_BATCH_GAIN * total(best):
+        best = every
     return best if total(best) < _GRAM_GAIN * total(none) else none
 
 

@@ -40,6 +40,7 @@ def newton_schulz(
     preconditioning: str = "frobenius",
     eps: Any = 1e-8,
     scale: Any = None,
+    norms: Any = None,
     dtype: Any = None,
     gram: bool | str = False,
     into: Any = None,
@@ -76,6 +77,9 @@ def newton_schulz(
       eps: added to the norm.
       scale: a factor of the results, applied in the last product: a number, or a 1-D array with one entry for each
         leaf; real, known or traced.
+      norms: the Frobenius norm of each leaf, a 1-D array with one entry for each leaf, where a program knows them: they
+        are not computed again. They must be NaN where a leaf holds NaN or Inf. Used for leaves of rank 2, unless
+        preconditioning is "spectral" or the matrices are divided among devices. None: they are computed.
       dtype: the real dtype of the iterates, of any leaf's dtype; None: that of each leaf. "float16" and "bfloat16" are
         the fastest on tensor cores. Norms are computed in the leaf's accumulator, the matrices are divided by them and
         then rounded, products are summed in float32, and the last product is stored in the leaf's dtype. (A last step
@@ -113,13 +117,13 @@ def newton_schulz(
       A pytree of the structure, shapes and dtypes of `tree`; its leaves are arrays, or views where `into` has them.
 
     Raises:
-      ValueError: a leaf has rank 0 or 1, coeffs are an unknown name or have a shape other than (3,) or (n, 3), scale
-        has one that is neither () nor (leaves,), steps is negative, preconditioning is unknown, preconditioning is
-        "aol" and symbolic sizes don't determine which is larger, gram is none of its values, or True for iterates in
+      ValueError: a leaf has rank 0 or 1, coeffs are an unknown name or have a shape other than (3,) or (n, 3), scale or
+        norms have one that is neither () nor (leaves,), steps is negative, preconditioning is unknown, preconditioning
+        is "aol" and symbolic sizes don't determine which is larger, gram is none of its values, or True for iterates in
         bfloat16, into does not fit the tree or is given for a RaggedArray, mesh_axis is not an axis of the mesh,
-        mesh_axis is given and a size is symbolic, shardings don't fit the tree or the mesh, or come without
-        mesh_axis, or, inside shard_map with check_vma=True, a leaf varies over mesh_axis and shardings don't say that
-        it is a slice.
+        mesh_axis is given and a size is symbolic, shardings don't fit the tree or the mesh, or come without mesh_axis,
+        or, inside shard_map with check_vma=True, a leaf varies over mesh_axis and shardings don't say that it is a
+        slice.
       TypeError: a leaf is neither floating nor complex, coeffs are complex, dtype is not a real floating one, or is
         given and a leaf is complex, or steps is no integer, or is traced where coeffs are a name.
 
@@ -182,7 +186,8 @@ def newton_schulz(
                 "the symbolic sizes a constraint, such as 'm <= n'"
             )
 
-    scales = None if scale is None else _scales(scale, len(leaves))
+    scales = None if scale is None else _scales("scale", scale, len(leaves))
+    norms = None if norms is None else _scales("norms", norms, len(leaves))
 
     def all_of(leaves: Sequence[jax.Array], scales: Any, coeffs: Any, steps: Any, eps: Any, **places: Any) -> list[Any]:
         options = (dtype, gram, precision, planner, implementation)
@@ -202,7 +207,7 @@ def newton_schulz(
     if axes is None or axes.size == 1 or not leaves:
         refuse_explicit_axes("newton_schulz", leaves, written)
         places = _places_of(packed, given, leaves, targets, steps, preconditioning)
-        return finished(all_of(leaves, scales, coeffs, steps, eps, **places))
+        return finished(all_of(leaves, scales, coeffs, steps, eps, norms=norms, **places))
     options = {"scales": scales, "coeffs": coeffs, "steps": steps, "eps": eps}
     return finished(over_devices(all_of, leaves, options, specs, written, axes, dtype, precision, planner))
 
@@ -286,8 +291,9 @@ def _orthogonalized(
     views: Sequence[Any] | None = None,
     into: Sequence[View | None] | None = None,
     results: Sequence[Any] | None = None,
+    norms: Any = None,
 ) -> list[Any]:
-    """newton_schulz for checked arguments; `scales` has one entry for each leaf, or is None.
+    """newton_schulz for checked arguments; `scales` and `norms` have one entry for each leaf, or are None.
 
     packed: the RaggedArray whose members the leaves are, or None.
     views: the leaves as they are read in place.
@@ -303,7 +309,8 @@ def _orthogonalized(
         of_dtype = [index for index, pair in enumerate(dtypes) if pair == (of_leaf, of_result)]
         narrow = of_result != of_leaf
         groups = _groups(leaves, of_dtype, steps, dtype or of_leaf, gram, precision, planner, implementation)
-        per_step = [_rounded(row, of_leaf) for row in rows]
+        rounded = {id(row): _rounded(row, of_leaf) for row in rows}  # the steps may share one row
+        per_step = [rounded[id(row)] for row in rows]
         places = into if isinstance(steps, int) and steps > 0 else None
         if dtype is not None and not narrow and result_dtype(dtype, of_leaf) != of_leaf:
             places = None
@@ -316,7 +323,12 @@ def _orthogonalized(
                 return batched_gemm(*operands, planner=planner, implementation=chosen, **options)
 
             matrices = [(leaves if alone else views)[index] for index in members]
-            norms = packed_norms(packed, members) if packed is not None and not alone else None
+            known = None  # the norms of the matrices of rank 2
+            if norms is not None and preconditioning != "spectral":
+                of_matrices = [index for index in members if leaves[index].ndim == 2]
+                known = _real(norms if len(of_matrices) == len(leaves) else norms[np.array(of_matrices, int)], of_leaf)
+            elif packed is not None and not alone:
+                known = packed_norms(packed, members)
             by_kernel = preconditioning != "spectral" and not alone and implementation != "xla"
             how = Iteration(gemm, preconditioning, eps, small_size() if by_kernel else 0, dtype, by_gram)
             how = replace(how, result=of_result if narrow else None)
@@ -327,13 +339,13 @@ def _orthogonalized(
                 of_members = None
                 if places is not None:
                     of_members = [_moved(places[index], last) for index in members]
-                values = iterated(matrices, per_step, how, factors, norms, of_members)
+                values = iterated(matrices, per_step, how, factors, known, of_members)
                 for index, value in zip(members, values, strict=True):
                     place = None if places is None else places[index]
                     if place is not None:
                         last[id(place.buffer)] = value.buffer
             else:
-                values = looped(matrices, steps, per_step[0], how, factors)
+                values = looped(matrices, steps, per_step[0], how, factors, known)
             for index, value in zip(members, values, strict=True):
                 found[index] = value
         for index in of_dtype:  # all groups have written into the last buffers
@@ -390,13 +402,15 @@ def _steps(steps: Any) -> Any:
     return steps
 
 
-def _scales(scale: Any, count: int) -> Any:
-    """The scale as one number for each leaf."""
+def _scales(name: str, scale: Any, count: int) -> Any:
+    """The scale, or the norm, as one number for each leaf."""
     if not isinstance(scale, jax.Array):
         scale = np.asarray(scale)
     if scale.shape not in ((), (count,)) or jnp.iscomplexobj(scale):
         what = f"{scale.dtype}{scale.shape}"
-        raise ValueError(f"newton_schulz: scale is {what}: it must be a real number, or one for each of {count} leaves")
+        raise ValueError(
+            f"newton_schulz: {name} is {what}: it must be a real number, or one for each of {count} leaves"
+        )
     return scale if scale.ndim else (jnp if isinstance(scale, jax.Array) else np).broadcast_to(scale, count)
 
 
@@ -406,10 +420,10 @@ def _sizes_tell(shape: Sequence[Any]) -> bool:
 
 
 def _rounded(coeffs: Any, dtype: Any) -> Any:
-    """Coefficients rounded to the leaves' real dtype, in the accumulator's dtype; Python floats where they are
+    """Coefficients rounded to the leaves' real dtype, each in the accumulator's dtype; Python floats where they are
     known."""
     coeffs = coeffs.astype(jnp.real(jnp.zeros((), dtype)).dtype)
-    return _real(coeffs, dtype) if isinstance(coeffs, jax.Array) else coeffs.astype(np.float64).tolist()
+    return list(_real(coeffs, dtype)) if isinstance(coeffs, jax.Array) else coeffs.astype(np.float64).tolist()
 
 
 def _real(values: Any, dtype: Any) -> Any:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.elementwise.addition import add_scaled
+from jax_vbgemm._src.elementwise.square_sums import real_accumulator
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View, dense, is_view
 from jax_vbgemm._src.newton_schulz.cost import segments
@@ -49,14 +49,16 @@ class Iteration:
     result: Any = None
 
 
-def looped(xs: list[Any], steps: jax.Array, row: Any, how: Iteration, factors: Any) -> list[jax.Array]:
+def looped(
+    xs: list[Any], steps: jax.Array, row: Any, how: Iteration, factors: Any, norms: jax.Array | None
+) -> list[jax.Array]:
     """The iteration with a traced number of steps, which all have the coefficients `row`. The last result is rounded
     to the iterates' dtype."""
     dtype = xs[0].dtype
     further = replace(how, preconditioning=None, dtype=None, gram=False)
 
     def first(xs: list[Any]) -> list[jax.Array]:
-        return [x.astype(how.dtype or dtype) for x in iterated(xs, [row], how)]
+        return [x.astype(how.dtype or dtype) for x in iterated(xs, [row], how, norms=norms)]
 
     def none(xs: list[Any]) -> list[jax.Array]:
         return [x.astype(how.dtype or dtype) for x in iterated(xs, [], how)]
@@ -91,73 +93,150 @@ def iterated(
     xs, divisors, late, units = _prepared(list(matrices), how, bool(coeffs), norms)
     # optax uses X X^T, not X X^H, in the first step of "schatten".
     transposed = how.preconditioning == "schatten" and jnp.issubdtype(dtype, jnp.complexfloating)
-    lengths = segments(len(coeffs), first=1 if transposed else 2) if how.gram else [1] * len(coeffs)
-    ends = np.cumsum(lengths)
-    for end, length in zip(ends, lengths, strict=True):
-        is_first, is_last = end == length, end == len(coeffs)
-        conjugate = not (is_first and transposed)
+    rescaled = how.preconditioning in ("aol", "schatten")
+    for segment in _segments(coeffs, how, transposed, dtype, (None if rescaled else late, late, units), factors):
+        conjugate = not (segment.is_first and transposed)
         others = [x.conj() if conjugate and jnp.iscomplexobj(x) else x for x in xs]
         symmetric = not (conjugate and jnp.iscomplexobj(xs[0]))  # or Hermitian
-        scale: jax.Array | None = None
-        square: Any = 1
-        unit: Any = 1
-        if is_first and late is not None:
-            scale, unit = 1 / late, units
-            root = 1 / (late / unit)  # XLA would reassociate (unit scale) (unit scale)
-            square = root * root
-        grams = how.gemm(xs, others, alpha=square, transpose_a=tall, transpose_b=wide, symmetric=symmetric)
-        if is_first and how.preconditioning in ("aol", "schatten"):
+        gemm = functools.partial(how.gemm, symmetric=symmetric)
+        grams = gemm(xs, others, alpha=segment.numbers.gram, transpose_a=tall, transpose_b=wide)
+        if segment.is_first and rescaled:
             rescale = rescale_aol if how.preconditioning == "aol" else rescale_schatten
             pending = [1.0] * len(xs) if late is None else late
             pairs = [rescale(*parts) for parts in zip(xs, grams, tall, divisors, pending, strict=True)]
-            xs, grams, scale = [x for x, _ in pairs], [a for _, a in pairs], None
-        gemm = functools.partial(how.gemm, symmetric=symmetric)
-        of_result = xs[0].dtype
-        if is_last and how.dtype is not None:
-            of_result = how.result or result_dtype(how.dtype, dtype)
-        # A C of another dtype than the result would have to be converted first.
-        whole = length > 1 or of_result != xs[0].dtype
-        rows = coeffs[end - length : end]
-        bs = _product(grams, rows, unit, how.small, whole, gemm)
+            xs, grams = [x for x, _ in pairs], [a for _, a in pairs]
+        bs = _product(grams, segment, how.small, gemm)
         # A tall X is iterated as its transpose: (B X^T)^T = X B^T.
         left = [x if flag else b for x, b, flag in zip(xs, bs, tall, strict=True)]
         right = [b if flag else x for x, b, flag in zip(xs, bs, tall, strict=True)]
-        given = [scale, factors if is_last else None]
-        alpha = functools.reduce(operator.mul, [value for value in given if value is not None] or [1])
-        added = {} if whole else {"Cs": xs, "beta": rows[0][0] * alpha}
-        places = into if is_last else None
-        options = {"alpha": alpha, "transpose_b": tall, "into": places, "preferred_element_type": of_result}
-        xs = how.gemm(left, right, **added, **options)
+        added = {} if segment.whole else {"Cs": xs, "beta": segment.numbers.beta}
+        options = {"transpose_b": tall, "into": into if segment.is_last else None}
+        options["preferred_element_type"] = segment.dtype
+        xs = how.gemm(left, right, alpha=segment.numbers.alpha, **added, **options)
     if not coeffs:
         xs = multiplied(xs, factors)
     return [x if is_view(x) else x.astype(how.result or dtype) for x in xs]
 
 
-def _product(grams: list[Any], rows: Sequence[Any], unit: Any, small: int, whole: bool, gemm: Gemm) -> list[Any]:
-    """The product Q by which X is multiplied in these steps; or Q - c0 I for a single step, unless `whole`.
+class _Step(NamedTuple):
+    """The factors of a step's products: of Z = square R^2 + linear R, of Q Z + c0 Q, and of the next Gram matrix."""
+
+    square: Any
+    linear: Any
+    c0: Any
+    product: Any
+    addend: Any
+
+
+class _Numbers(NamedTuple):
+    """The factors of a segment's products: of X X^H, of each step's, and of Q X + beta X."""
+
+    gram: Any
+    steps: list[_Step]
+    alpha: Any
+    beta: Any
+
+
+class _Segment(NamedTuple):
+    """Steps between one product with X and the next.
+
+    rows: their coefficients. dtype: of the product with X. whole: whether X is multiplied by all of Q. Otherwise Q is
+    that of a single step without c0 I, and the product has c0 X as an addend.
+    """
+
+    rows: Sequence[Any]
+    is_first: bool
+    is_last: bool
+    dtype: Any
+    whole: bool
+    numbers: _Numbers
+
+
+def _segments(
+    coeffs: Sequence[Any], how: Iteration, transposed: bool, dtype: Any, divisors: tuple[Any, Any, Any], factors: Any
+) -> list[_Segment]:
+    """The segments of all steps; all factors that are traced are views of one vector.
+
+    divisors: of the first product with X (None: 1), of X in its first Gram matrix (None: 1), and the power of two by
+    which the square root of that matrix is held larger. dtype: that of the matrices.
+    """
+    of_product, of_gram, units = divisors
+    lengths = segments(len(coeffs), first=1 if transposed else 2) if how.gram else [1] * len(coeffs)
+    iterates = how.dtype or dtype
+    found = []
+    for end, length in zip(np.cumsum(lengths), lengths, strict=True):
+        is_first, is_last = end == length, end == len(coeffs)
+        square: Any = 1
+        unit: Any = None  # None: 1
+        if is_first and of_gram is not None:
+            unit = units
+            root = 1 / (of_gram / unit)  # XLA would reassociate (unit scale) (unit scale)
+            square = root * root
+        of_result = iterates
+        if is_last and how.dtype is not None:
+            of_result = how.result or result_dtype(how.dtype, dtype)
+        # A C of another dtype than the result would have to be converted first.
+        whole = length > 1 or of_result != iterates
+        rows = coeffs[end - length : end]
+        alpha = 1 / of_product if is_first and of_product is not None else None
+        if is_last and factors is not None:
+            alpha = factors if alpha is None else alpha * factors
+        steps = []
+        for c0, c1, c2 in rows:
+            step = _Step(c2, c1, c0, 1, c0)
+            if unit is not None:
+                step = _Step(c2 / unit**4, c1 / unit**2, c0, 1 / unit**2, c0 / unit**2)
+            steps.append(step if length > 1 else step._replace(c0=None, product=None, addend=None))
+            unit = None
+        beta = None if whole else rows[0][0] if alpha is None else rows[0][0] * alpha
+        numbers = _Numbers(square, steps, 1 if alpha is None else alpha, beta)
+        found.append(_Segment(rows, is_first, is_last, of_result, whole, numbers))
+    together = _in_one_vector([segment.numbers for segment in found], dtype)
+    return [segment._replace(numbers=numbers) for segment, numbers in zip(found, together, strict=True)]
+
+
+def _in_one_vector(numbers: list[_Numbers], dtype: Any) -> list[_Numbers]:
+    """The numbers, of which those that are traced are views of one vector: XLA computes it in one kernel, and products
+    read its elements in place. dtype: that of the matrices."""
+    leaves, structure = jax.tree.flatten(numbers)
+    traced = {id(x): x for x in leaves if isinstance(x, jax.Array)}
+    if traced:
+        wide = real_accumulator(dtype)
+        vector = jnp.concatenate([x.reshape(-1).astype(wide) for x in traced.values()])
+        ends = np.cumsum([x.size for x in traced.values()])
+        views = {
+            key: View(vector, x.shape, offset=int(end) - x.size)
+            for end, (key, x) in zip(ends, traced.items(), strict=True)
+        }
+        leaves = [views.get(id(x), x) for x in leaves]
+    together: list[_Numbers] = jax.tree.unflatten(structure, leaves)
+    return together
+
+
+def _product(grams: list[Any], segment: _Segment, small: int, gemm: Gemm) -> list[Any]:
+    """The product Q by which X is multiplied in these steps; or Q - c0 I for a single step, unless `segment.whole`.
 
     Algorithm of Zhang, Amsel, Chen and Dao, Gram Newton-Schulz (2026): with Z = c1 R + c2 R^2, a step multiplies X by
     Z + c0 I, so that the Gram matrix R becomes (Z + c0 I)^2 R. All of these matrices are polynomials of one Hermitian
     matrix: they commute, and their products are Hermitian.
 
-    grams: unit^2 R. small: as in `Iteration`.
+    grams: R, the first times the factor `unit^2` of `_segments`. small: as in `Iteration`.
     """
     product: Any = None
-    for index, (c0, c1, c2) in enumerate(rows):
-        is_last = index == len(rows) - 1
-        zs: list[Any] = gemm(grams, grams, grams, alpha=c2 / unit**4, beta=c1 / unit**2)
-        if not whole:
+    for index, step in enumerate(segment.numbers.steps):
+        is_last = index == len(segment.rows) - 1
+        zs: list[Any] = gemm(grams, grams, grams, alpha=step.square, beta=step.linear)
+        if not segment.whole:
             return zs
         moved: Any = [] if is_last else list(grams)
         if product is None:
-            product = _plus_identity(zs, c0, small)
-            moved = moved and gemm(moved, zs, moved, beta=c0)
+            product = _plus_identity(zs, segment.rows[0][0], small)
+            moved = moved and gemm(moved, zs, moved, beta=step.c0)
         else:  # both in one call
-            both = gemm(product + moved, zs + (zs if moved else []), product + moved, beta=c0)
+            both = gemm(product + moved, zs + (zs if moved else []), product + moved, beta=step.c0)
             product, moved = both[: len(zs)], both[len(zs) :]
         if not is_last:
-            grams = gemm(zs, moved, moved, alpha=1 / unit**2, beta=c0 / unit**2)
-            unit = 1
+            grams = gemm(zs, moved, moved, alpha=step.product, beta=step.addend)
     return list(product)
 
 
@@ -167,7 +246,8 @@ def _plus_identity(zs: Sequence[jax.Array], number: Any, small: int) -> list[jax
     together = [i for i, z in enumerate(zs) if small and z.size <= small]
     if together:
         shapes, dtype = {zs[i].shape for i in together}, zs[0].dtype
-        identities = {shape: jnp.broadcast_to(jnp.eye(shape[-1], dtype=dtype), shape) for shape in shapes}
+        # Constants of the program, as XLA would compute each in a kernel.
+        identities = {shape: np.broadcast_to(np.eye(shape[-1], dtype=dtype), shape) for shape in shapes}
         given = [identities[zs[i].shape] for i in together], [zs[i] for i in together]
         for i, total in zip(together, add_scaled(*given, number, 1, in_place=False), strict=True):
             results[i] = total
@@ -222,19 +302,36 @@ def _rounded(xs: list[Any], how: Iteration, norms: jax.Array | None) -> tuple[li
     the elements of A. float16 would lose them: X is held about sqrt(m) times as large, and A m times.
     """
     method: Any = how.preconditioning
-    norms_of_xs: list[Any] = [norm_of(x, method) if x.ndim > 2 or method == "spectral" else None for x in xs]
-    matrices = [i for i, norm in enumerate(norms_of_xs) if norm is None]
+    alone = [i for i, x in enumerate(xs) if x.ndim > 2 or method == "spectral"]
+    matrices = sorted(set(range(len(xs))) - set(alone))
+    # In any method but "spectral", no sum of the squares of X exceeds 4 units^2.
+    exponents = [0 if method == "spectral" else min(round(math.log2(_rows(x.shape)) / 2), 6) for x in xs]
+    divisors: list[Any] = [None] * len(xs)
+    rounded: list[Any] = [None] * len(xs)
+    for i in alone:
+        divisors[i] = divisors_of(norm_of(xs[i], method), method, how.eps) / 2.0 ** exponents[i]
+        root = 1 / jnp.sqrt(divisors[i])[..., None, None]  # multiplied by twice, as 1 / divisor may be subnormal
+        rounded[i] = times(dense(xs[i]), root, root, dtype=how.dtype)
     if matrices:
         norms = norms_of([xs[i] for i in matrices], how.small) if norms is None else norms
-        for place, i in enumerate(matrices):
-            norms_of_xs[i] = norms[place]
-    units = np.ones(len(xs), norms_of_xs[0].dtype)
-    if method != "spectral":  # in any method, no sum of the squares of X exceeds 4 units^2
-        units[:] = [2.0 ** min(round(math.log2(_rows(x.shape)) / 2), 6) for x in xs]
-    divisors = [divisors_of(norm, method, how.eps) / unit for norm, unit in zip(norms_of_xs, units, strict=True)]
-    roots = [1 / jnp.sqrt(divisor)[..., None, None] for divisor in divisors]
-    xs = [times(dense(x), root, root, dtype=how.dtype) for x, root in zip(xs, roots, strict=True)]
-    return xs, divisors, units if method == "frobenius" else None, units
+        of_matrices = divisors_of(norms, method, how.eps) / np.array(
+            [2.0 ** exponents[i] for i in matrices], norms.dtype
+        )
+        factors = 1 / of_matrices
+        if method in ("aol", "schatten"):
+            for place, i in enumerate(matrices):
+                divisors[i] = of_matrices[place]
+        # In one call, but for views, which XLA reads in place.
+        together = [place for place, i in enumerate(matrices) if how.small and not is_view(xs[i])]
+        given = [xs[matrices[place]] for place in together]
+        of_given = factors if len(given) == len(matrices) else factors[np.array(together, int)]
+        for place, x in zip(together, add_scaled(given, given, of_given, 0, dtype=how.dtype), strict=True):
+            rounded[matrices[place]] = x
+        for place in set(range(len(matrices))) - set(together):
+            i = matrices[place]
+            rounded[i] = times(dense(xs[i]), factors[place], dtype=how.dtype)
+    units = np.array([2.0**exponent for exponent in exponents], accumulator(xs[0].dtype))
+    return rounded, divisors, units if method == "frobenius" else None, units
 
 
 def _rows(shape: Sequence[Any]) -> int:

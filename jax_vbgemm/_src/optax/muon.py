@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from optax.contrib import MuonDimensionNumbers, MuonState
 
+from jax_vbgemm._src.matmul.norms import root
 from jax_vbgemm._src.newton_schulz.coefficients import MUON_COEFFS, coefficients
 from jax_vbgemm._src.newton_schulz.orthogonal import newton_schulz
 from jax_vbgemm._src.optax.folding import folded
@@ -97,10 +98,11 @@ def scale_by_muon(
         if adaptive:
             placement.refuse_slices("scale_by_muon", "the dual norm of adaptive=True", updates)
         count = optax.safe_increment(state.count)
-        mu, momentum = momenta(updates, state.mu, beta, count, nesterov)
+        mu, momentum, squares = momenta(updates, state.mu, beta, count, nesterov)
         updates = orthogonalize(
             momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers, scale,
-            split=split, ns_dtype=ns_dtype, ns_gram=ns_gram, mesh_axis=mesh_axis, mesh=mesh, shardings=shardings,
+            norms=None if squares is None else root(squares), split=split,
+            ns_dtype=ns_dtype, ns_gram=ns_gram, mesh_axis=mesh_axis, mesh=mesh, shardings=shardings,
         )  # fmt: skip
         if adaptive:  # scaled by the dual norm of the momentum: arXiv 2409.20325
             updates = _with_dual_norms(momentum, updates, split)
@@ -134,6 +136,7 @@ def orthogonalize(
     dimension_numbers: Any = None,
     scale: Any = None,
     *,
+    norms: Any = None,
     split: Any = None,
     ns_dtype: Any = None,
     ns_gram: bool | str = False,
@@ -149,6 +152,8 @@ def orthogonalize(
       dimension_numbers: a tree with a MuonDimensionNumbers or None for each leaf; None: all leaves are matrices.
       scale: a factor of the results, a number or a 1-D array with one entry for each matrix: each leaf, member of a
         RaggedArray or part of a leaf that is split.
+      norms: the Frobenius norm of each leaf, a 1-D array, as for `newton_schulz`; not used where a leaf is split or is
+        a RaggedArray.
       split: as for `muon`. The parts of 2-D leaves are read and written in place.
       ns_dtype, ns_gram, mesh_axis, mesh, shardings: `dtype`, `gram`, `mesh_axis`, `mesh` and `shardings` of
         `newton_schulz`. Leaves that are split are gathered.
@@ -178,11 +183,11 @@ def orthogonalize(
     ends = np.cumsum(counts)
     entries = [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
-    def orthogonalized(x: Any, entries: Any, into: Any = None, shardings: Any = None) -> Any:
+    def orthogonalized(x: Any, entries: Any, into: Any = None, shardings: Any = None, norms: Any = None) -> Any:
         part = scale if scale is None or np.ndim(scale) == 0 or len(entries) == len(scale) else scale[entries]
         return newton_schulz(
             x, ns_steps, ns_coeffs,
-            preconditioning=preconditioning, eps=eps, scale=part, dtype=ns_dtype, gram=ns_gram, into=into,
+            preconditioning=preconditioning, eps=eps, scale=part, norms=norms, dtype=ns_dtype, gram=ns_gram, into=into,
             mesh_axis=mesh_axis, mesh=mesh, shardings=shardings,
         )  # fmt: skip
 
@@ -206,6 +211,7 @@ def orthogonalize(
         np.concatenate([np.arange(0), *of_arrays]),
         with_structure([leaf and leaf.into for leaf in matrices]) if any(parts) else None,
         None if shardings is None else with_structure([leaf and leaf.specs for leaf in matrices]),
+        norms if counts == [1] * len(leaves) and not any(map(is_ragged, leaves)) else None,
     )
     for index, (leaf, values) in enumerate(zip(matrices, structure.flatten_up_to(found), strict=True)):
         if leaf is not None:

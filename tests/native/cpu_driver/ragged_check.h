@@ -29,7 +29,8 @@ struct Numbers {
   Numbers(DType dtype, int64_t count) : dtype(dtype), bytes(count * bits_of(dtype) / 8), values(count), sizes(count) {
     const int64_t most = int64_t{1} << (std::min(bits_of(dtype), 8) - 1);  // of integers
     for (int64_t i = 0; i < count; ++i) {
-      const double part[2] = {is_integer(dtype) ? uniform(-most, most - 1) : uniform(-8, 8) / 8.0, is_complex(dtype) ? uniform(-8, 8) / 8.0 : 0};
+      const double part[2] = {is_integer(dtype) ? uniform(-most, most - 1) : uniform(-8, 8) / 8.0,
+                              is_complex(dtype) ? uniform(-8, 8) / 8.0 : 0};
       set(i, {part[0], part[1]});
     }
   }
@@ -204,7 +205,8 @@ class RandomRagged {
   // That an element of the results is what was in its memory before the call.
   void expect_as_before(int64_t index) const {
     const int64_t size = size_of(call_.out_dtype), begin = index * size;
-    if (std::memcmp(&out_.bytes[begin], &start_[begin], size) != 0) ragged_fail("an undefined row was written", call_.out_dtype, index, 0, 0);
+    if (std::memcmp(&out_.bytes[begin], &start_[begin], size) != 0)
+      ragged_fail("an undefined row was written", call_.out_dtype, index, 0, 0);
   }
 
   // To what an element of the results is added.

@@ -11,6 +11,7 @@
 
 #include "gpu/tile/kernels.h"
 #include "gpu_driver/check_addition.h"
+#include "gpu_driver/check_averages.h"
 #include "gpu_driver/check_options.h"
 #include "gpu_driver/check_square_sums.h"
 #include "gpu_driver/far_apart.h"
@@ -356,6 +357,11 @@ class Check {
     };
     run(" squares summed", square_sums_of_all_sizes<T>(seed(18), margin_));
     if (!options_.small) run(" more squares summed than parameters hold", more_square_sums_than_a_launch_holds<T>(seed(19), margin_));
+    const auto average = [this](const char* what, const AveragesTrial<T>& trial) {
+      report(name() + what, trial.members(), trial.faults(stream_));
+    };
+    average(" arrays averaged", averages_of_all_sizes<T>(seed(20), margin_));
+    if (!options_.small) average(" more arrays averaged than parameters hold", more_averages_than_a_launch_holds<T>(seed(21), margin_));
   }
 
   // Checks results of the other types that the arithmetic can give.

@@ -56,7 +56,7 @@ class AdditionTrial {
     }
     const DeviceMemory alphas(alpha), betas(beta);
     const int count = static_cast<int>(members_.size());
-    require(add_scaled({kDTypeOf<T>, alphas.data(), betas.data(), additions.data(), count}, stream.get()), "add_scaled");
+    require(add_scaled({kDTypeOf<T>, kDTypeOf<T>, alphas.data(), betas.data(), additions.data(), count}, stream.get()), "add_scaled");
     stream.wait();
     std::vector<T> found(host_.size());
     memory.read(found.data());

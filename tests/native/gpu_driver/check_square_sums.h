@@ -19,6 +19,9 @@ template <class T>
 class SquareSumsTrial {
  public:
   using Sum = Accumulator<T>;
+  // Upper bound of the number of roundings: over a thread's elements at one place of its vectors, over these places, over the block's
+  // threads, and over the chunks of an array, with some slack.
+  static constexpr int kRoundings = kVectorsTogether + 3 + 8 + 9;
 
   SquareSumsTrial(uint64_t seed, int margin) : random_(seed), margin_(margin) {}
 
@@ -67,10 +70,6 @@ class SquareSumsTrial {
   }
 
  private:
-  // Upper bound of the number of roundings: over a thread's elements at one place of its vectors, over these places, over the block's
-  // threads, and over the chunks of an array, with some slack.
-  static constexpr int kRoundings = kVectorsTogether + 3 + 8 + 9;
-
   long double sum_of(size_t array) const {
     long double sum = 0;
     for (int i = 0; i < elements_[array]; ++i) {
