@@ -70,7 +70,9 @@ def test_an_int4_keeps_integers_up_to_7():
     assert scaled.dtype == jnp.int4
     assert scaled.scales.tolist() == [[8.0]]
     np.testing.assert_array_equal(scaled.dequantized(), 8 * x)
-    lowest = vb.Scaled(jnp.full((1, 2), -8, jnp.int4), jnp.ones((1, 1)), (1, 2))  # which quantize leaves out
+    lowest = vb.Scaled(
+        jnp.full((1, 2), -8, jnp.int4), jnp.ones((1, 1), jnp.float32), (1, 2)
+    )  # which quantize leaves out
     assert lowest.dequantized().tolist() == [[-8.0, -8.0]]
 
 
