@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from newest_experts import experts, mixed, moe_peers
+from newest_experts import eight_bits, experts, mixed, moe_peers
 from newest_files import NEVER, duration, rows_of, table
 from newest_optimizers import devices, muon, muon_errors, muon_iterations
 from newest_uses import draw, headline, overview, traced
@@ -200,6 +200,7 @@ REGIONS: dict[str, tuple[Sequence[Path], Callable[[], list[str]]]] = {
     "moe_peers": ([DOCS / "guides" / "moe.md"], moe_peers),
     "experts": ([DOCS / "guides" / "many_devices.md"], experts),
     "irreps": ([DOCS / "guides" / "irreps.md"], irreps),
+    "eight_bits": ([DOCS / "guides" / "moe.md"], eight_bits),
     "integers": ([DOCS / "guides" / "ragged_dot.md"], integers),
     "sparse": ([DOCS / "guides" / "block_sparse.md"], sparse),
     "chain": ([DOCS / "guides" / "block_sparse.md"], chain),

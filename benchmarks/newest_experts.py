@@ -49,6 +49,22 @@ def moe_peers() -> list[str]:
     return table(head, lines)
 
 
+def eight_bits() -> list[str]:
+    titles = {"olmoe": "OLMoE", "qwen3_30b_a3b": "Qwen3-30B-A3B"}
+    of = {
+        (row["model"], row["tokens"], row["direction"], row["weights"]): float(row["us"])
+        for row in rows_of("h200_moe_kernels.csv")
+    }
+    lines = []
+    for model, tokens in dict.fromkeys(key[:2] for key in of):
+        cells = []
+        for direction in ("forward", "forward and backward"):
+            wide, narrow = (of[model, tokens, direction, weights] for weights in ("side by side", "8 bits"))
+            cells.append(f"{wide:.0f}, {narrow:.0f} ({wide / narrow:.2f}x)")
+        lines.append((f"{titles[model]}, {int(tokens):,} tokens", *cells))
+    return table(("layer", "forward", "with backward"), lines)
+
+
 def mixed() -> list[str]:
     titles = {"qwen3_30b": "Qwen3-30B-A3B", "gpt_oss_20b": "gpt-oss-20b"}
     lines = []

@@ -10,7 +10,7 @@ struct Averages {
   using Squares = SquareSums<T>;
   using Sum = Accumulator<T>;
   using Shared = typename Squares::Shared;
-  static constexpr int kVector = Squares::kVector, kMinBlocks = 3;  // with 4, 16-bit elements spill
+  static constexpr int kVector = Squares::kVector, kMinBlocks = sizeof(T) == 2 ? 2 : 4;  // with 3, 16-bit elements spill
 
   // An element is written by the thread that read it, after reading, so that an average may be an operand.
   __device__ __forceinline__ static void run(const AverageParameters& parameters, Shared& shared) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,7 +80,9 @@ def _kernel_form(scales: jax.Array, *arrays: jax.Array) -> list[jax.Array]:
     like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays[:count]]
     sums, partials = (jax.ShapeDtypeStruct((size,), scales.dtype) for size in (count, chunks_of(arrays[:count])))
     _, given = distinct(arrays)
-    once = [index for index in range(count) if given.count(given[count + index]) == 1]
+    uses = Counter(given)
+    # An array that the call reads more than once must not be overwritten.
+    once = [index for index in range(count) if uses[given[count + index]] == 1]
     call = jax.ffi.ffi_call(
         backends.AVERAGES_TARGET_NAME,
         [*like, *like, sums, partials],
