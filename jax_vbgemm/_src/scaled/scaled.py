@@ -30,7 +30,7 @@ class Scaled:
     Array([[10. , 20. ,  1.5,  2. ]], dtype=float32)
 
     Args:
-      values: float8_e4m3fn, float8_e5m2, int8 or int4, of any shape. (JAX keeps two int4 in a byte.)
+      values: float8_e4m3fn, float8_e5m2, int8 or int4, of any shape. (On a device two int4 share a byte.)
       scales: float32, of the same rank: in each dimension as many as there are blocks.
       block: the sizes of a block in the last dimensions of values; in the others it is 1. A last block may be shorter.
 
