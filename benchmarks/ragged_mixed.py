@@ -1,4 +1,4 @@
-"""Decoding steps of mixtures: rows of bfloat16 with weights in 8 bits beside weights in bfloat16.
+"""Decoding steps of mixtures: rows of bfloat16 with weights in 8 or 4 bits beside weights in bfloat16.
 
 The sum of the kernels of a gated product (gate and up, silu) and of the one behind it, in a profile, random groups.
 
@@ -23,7 +23,8 @@ from workloads import write_csv
 LAYERS = {"qwen3_30b": (128, 2048, 768), "gpt_oss_20b": (32, 2880, 2880)}  # experts, features, hidden features
 WEIGHTS: dict[str, tuple[str, tuple[int, int]] | None] = {
     "bfloat16": None, "int8, channels": ("int8", (1, -1)), "int8, 128": ("int8", (1, 128)),
-    "float8_e4m3fn, channels": ("float8_e4m3fn", (1, -1)),
+    "float8_e4m3fn, channels": ("float8_e4m3fn", (1, -1)), "int4, channels": ("int4", (1, -1)),
+    "int4, 128": ("int4", (1, 128)),
 }  # fmt: skip
 
 
@@ -57,6 +58,11 @@ def kernels_us(function: Callable[..., Any], *args: Any, calls: int = 5) -> floa
         return sum(event.duration_ns for line in lines for event in line.events) / calls / 1e3
 
 
+def stored_bytes(x: jax.Array) -> float:
+    """Of which two int4 share one."""
+    return x.size / 2 if x.dtype == jnp.int4 else x.nbytes
+
+
 def measured(layer: str, rows: int) -> list[Row]:
     experts, d, f = LAYERS[layer]
     keys = jax.random.split(jax.random.key(0), 4)
@@ -72,7 +78,7 @@ def measured(layer: str, rows: int) -> list[Row]:
     for name, how in WEIGHTS.items():
         weights = wide if how is None else [vb.quantize(w, how[0], block=how[1]) for w in wide]
         us = kernels_us(up, x, weights[0]), kernels_us(down, hidden, weights[1])
-        read = sum(x.nbytes for x in jax.tree.leaves(weights))
+        read = sum(stored_bytes(x) for x in jax.tree.leaves(weights))
         speedup = (found[0].up_us + found[0].down_us) / sum(us) if found else 1.0
         device = jax.devices()[0].device_kind
         found.append(Row(layer, rows, name, *us, speedup, read / sum(us) / 1e6, device, jax.__version__))

@@ -7,7 +7,7 @@ namespace vbgemm {
 
 enum class DType : int32_t {
 #define DTYPE(id, ...) id,
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(...)
 #include "dtypes.def"
 };
@@ -33,6 +33,9 @@ template <DType>
 struct Float8 {
   uint8_t bits;
 };
+struct Int4Pair {
+  uint8_t bits;
+};
 template <class Real>
 struct alignas(2 * sizeof(Real)) Complex {
   Real real, imag;
@@ -45,14 +48,14 @@ inline constexpr bool kIsComplex<Complex<Real>> = true;
 namespace dtype_table {
 // Sets of types, by the names of the types.
 #define DTYPE(id, ...) inline constexpr uint32_t id = 1u << static_cast<int>(DType::id);
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(...)
 #include "dtypes.def"
 
 inline constexpr DTypeInfo kInfo[] = {
 #define DTYPE(id, name, xla, element, accumulator, exponent, fraction, infinities, results) \
   {#name, DType::accumulator, sizeof(element), 1 + kIsComplex<element>, exponent, fraction, infinities, results},
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(...)
 #include "dtypes.def"
 };
@@ -62,6 +65,7 @@ inline constexpr int kDTypes = sizeof(dtype_table::kInfo) / sizeof(DTypeInfo);
 constexpr const DTypeInfo& info_of(DType dtype) { return dtype_table::kInfo[static_cast<int>(dtype)]; }
 constexpr const char* name_of(DType dtype) { return info_of(dtype).name; }
 constexpr int bytes_of(DType dtype) { return info_of(dtype).bytes; }
+constexpr int bits_of(DType dtype) { return dtype == DType::s4 ? 4 : 8 * bytes_of(dtype); }
 constexpr bool is_complex(DType dtype) { return info_of(dtype).parts == 2; }
 constexpr bool is_integer(DType dtype) { return info_of(dtype).exponent_bits == 0; }
 constexpr DType accumulator_of(DType dtype) { return info_of(dtype).accumulator; }
@@ -69,7 +73,7 @@ constexpr DType accumulator_of(DType dtype) { return info_of(dtype).accumulator;
 // An arithmetic: how products are formed, as .kind of the tcgen05.mma instruction says it.
 enum class Kind : int32_t {
 #define DTYPE(...)
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(id, ...) id,
 #include "dtypes.def"
 };
@@ -86,7 +90,7 @@ struct Arithmetic {
 };
 inline constexpr Arithmetic kArithmetics[] = {
 #define DTYPE(...)
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(id, set, name, lhs, rhs, ordinary, tensor) {#name, DType::lhs, DType::rhs, std::string_view(#tensor) != "NONE"},
 #include "dtypes.def"
 };
@@ -128,7 +132,7 @@ struct DTypeOf;
   struct DTypeOf<element> {                   \
     static constexpr DType value = DType::id; \
   };
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(...)
 #include "dtypes.def"
 template <DType kDType>
@@ -149,7 +153,7 @@ using RightOf = Element<arithmetic_of(kKind).rhs>;
 
 // Sets of arithmetics, for tiles.def.
 #define DTYPE(...)
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(id, set, ...) inline constexpr uint32_t set = 1u << static_cast<int>(Kind::id);
 #include "dtypes.def"
 

@@ -34,7 +34,7 @@ inline std::optional<DType> dtype_of(ffi::DataType type) {
   switch (type) {
 #define DTYPE(id, name, xla, ...) \
   case ffi::DataType::xla: return DType::id;
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(...)
 #include "dtypes.def"
     default: return std::nullopt;

@@ -146,9 +146,9 @@ struct RaggedCall {
         rhs_column_blocks};
     return sizes[static_cast<int>(which)];
   }
-  int bytes(RaggedType type) const {  // of an element
-    const int each[] = {bytes_of(dtype),   bytes_of(rhs_dtype), bytes_of(out_dtype), bytes_of(ragged_accumulator_of(kind)), 4,
-                        wide_sizes ? 8 : 4};
+  int bits(RaggedType type) const {  // of an element
+    const int each[] = {bits_of(dtype),      bits_of(rhs_dtype), bits_of(out_dtype), bits_of(ragged_accumulator_of(kind)), 32,
+                        wide_sizes ? 64 : 32};
     return each[static_cast<int>(type)];
   }
 };
@@ -190,7 +190,7 @@ inline RaggedCall entry_of(const RaggedCall& call, int64_t outer, int64_t inner)
     RaggedOperand& operand = entry.*kRaggedMembers[i];
     if (!operand.data) continue;
     const int64_t elements = outer * operand.batch_stride[0] + inner * operand.batch_stride[1];
-    operand.data = static_cast<const char*>(operand.data) + elements * call.bytes(kRaggedOperandTable[i].type);
+    operand.data = static_cast<const char*>(operand.data) + elements * call.bits(kRaggedOperandTable[i].type) / 8;
   }
   entry.out = static_cast<char*>(call.out) + (outer * call.batch[1] + inner) * results_of(call) * bytes_of(call.out_dtype);
   return entry;
@@ -206,7 +206,7 @@ inline bool has_column_scales(const RaggedCall& call) {
 // Whether rhs may have a narrower type than the one that its products are computed in. Such weights are K-major, and have scales of blocks
 // as above, or of single columns.
 inline bool may_be_mixed(Kind kind, DType rhs) {
-  return (kind == Kind::bf16 || kind == Kind::f16) && (rhs == DType::s8 || rhs == DType::e4m3);
+  return (kind == Kind::bf16 || kind == Kind::f16) && (rhs == DType::s8 || rhs == DType::s4 || rhs == DType::e4m3);
 }
 
 // Whether a call's arithmetic, type of rhs, layout, gathering and shape have a pipelined kernel, on devices that have any. Only ragged rows

@@ -129,7 +129,7 @@ inline Fault check_ragged_dtype(const RaggedOperandInfo& operand, ffi::DataType 
     case RaggedType::rhs:
       if (&operand == &kRaggedOperandTable[1] && dtype) call.rhs_dtype = *dtype;
       if (dtype == call.rhs_dtype && (dtype == arithmetic_of(call.kind).rhs || may_be_mixed(call.kind, *dtype))) return {};
-      return name + " must have the dtype that the arithmetic multiplies on its side, or be 8-bit weights of 16-bit rows";
+      return name + " must have the dtype that the arithmetic multiplies on its side, or be narrower weights of 16-bit rows";
     case RaggedType::result: return dtype == call.out_dtype ? Fault{} : name + " must have the result's dtype";
     case RaggedType::accumulator:
       if (dtype == ragged_accumulator_of(call.kind) && has_real_sums(call)) return {};
@@ -220,7 +220,7 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
   if (call.lhs_scale.data && !has_scales(call.kind)) return "lhs_scale is for 8-bit factors";
   if (call.rhs_scale.data && !has_scales(call.kind) && !call.is_mixed()) return "rhs_scale is for 8-bit factors";
   if (call.is_mixed() && (call.contraction || !call.transpose_rhs || call.halves != RaggedHalves::none)) {
-    return "8-bit weights of 16-bit rows must be transposed and in one array";
+    return "narrower weights of 16-bit rows must be transposed and in one array";
   }
   const auto blocks = [](const RaggedOperand& scale, int64_t given, int64_t size, int each) {
     return !scale.data || given == 1 || given == tiles_over(size, each);

@@ -126,7 +126,7 @@ def ragged(draw: Draw) -> Call:
 
 
 def ragged_scaled(draw: Draw) -> Call:
-    """ragged_dot of two factors of 8 bits with scales, or of rows of 16 bits with weights of 8."""
+    """ragged_dot of two factors of 8 bits with scales, or of rows of 16 bits with weights of 8 or 4."""
     groups, rows = draw.one_of((1, 2, 8, 33)), draw.one_of((1, 63, 129, 500, 1000))
     k, n = (16 * int(draw.rng.integers(1, 30)) for _ in range(2))
     sizes = group_sizes(draw, groups, rows)
@@ -134,11 +134,14 @@ def ragged_scaled(draw: Draw) -> Call:
     n = -(-n // step) * step if gated and draw.chance(2) else n
     columns = 2 * n if gated else n
     mixed, integers = draw.chance(2), draw.chance(2)
-    of_rows, of_weights = ("bfloat16", "float16"), ("int8", "float8_e4m3fn")
+    of_rows, of_weights = ("bfloat16", "float16"), ("int8", "int4", "float8_e4m3fn")
     narrow = ("int8",) if integers else ("float8_e4m3fn", "float8_e5m2")
     types = [jax.numpy.dtype(draw.one_of(names)) for names in ((of_rows, of_weights) if mixed else (narrow, narrow))]
+    units = {jax.numpy.dtype("int8"): 40, jax.numpy.dtype("int4"): 2}
     x, w = (
-        np.round(40 * values).astype(type_) if type_ == np.int8 else values.astype(type_)
+        np.clip(np.round(units[type_] * values), jax.numpy.iinfo(type_).min, jax.numpy.iinfo(type_).max).astype(type_)
+        if type_ in units
+        else values.astype(type_)
         for values, type_ in zip(
             (draw.array(*shape, dtype=np.float32) for shape in ((rows, k), (groups, columns, k))), types, strict=True
         )
@@ -154,7 +157,7 @@ def ragged_scaled(draw: Draw) -> Call:
 
     def scaled(values: np.ndarray, block: tuple[int, ...]) -> tuple[vb.Scaled, np.ndarray]:
         counts = [-(-size // each) for size, each in zip(values.shape, block, strict=True)]
-        scales = draw.rng.uniform(0.5, 2, counts).astype(np.float32) / (40 if values.dtype == np.int8 else 1)
+        scales = draw.rng.uniform(0.5, 2, counts).astype(np.float32) / units.get(values.dtype, 1)
         spread = scales
         for axis, each in enumerate(block):
             spread = np.repeat(spread, each, axis=axis).take(range(values.shape[axis]), axis=axis)

@@ -26,7 +26,7 @@ BRANCH = re.compile(r"BRA\b.*?(0x[0-9a-f]+)")
 
 
 # A step has four products; kernels that cut the last step have code for one to four, those of two 8-bit factors have
-# four for each 128 columns, and those of 8-bit weights eight for each of two boxes. A branch between products makes
+# four for each 128 columns, and those of narrow weights eight for each of two boxes. A branch between products makes
 # each of them wait for the one before.
 STEPS = ([4], [1, 2, 3, 4], [8], [16])
 

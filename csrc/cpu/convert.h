@@ -141,7 +141,7 @@ template <class Function>
 inline void for_kind(Kind kind, const Function& function) {
   switch (kind) {
 #define DTYPE(...)
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(id, set, name, lhs, rhs, ...) \
   case Kind::id: return function(Element<DType::lhs>{}, Element<DType::rhs>{});
 #include "dtypes.def"

@@ -179,7 +179,7 @@ inline void write_block(const P& p, T* sums, int64_t width, int64_t rows, int64_
 #define DTYPE(id, ...)                                              \
   if constexpr (kResultsOf<Lhs> >> static_cast<int>(DType::id) & 1) \
     if (p.out_dtype == DType::id) return write_as(static_cast<NumberOf<Element<DType::id>>*>(p.c.data));
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(...)
 #include "dtypes.def"
 }

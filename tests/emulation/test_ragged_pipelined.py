@@ -77,7 +77,7 @@ SLOW_MIXED = [pytest.param(seed, 12, marks=pytest.mark.slow(turn="ragged, mixed"
 
 
 @pytest.mark.parametrize(("seed", "calls"), [(0, 12), *SLOW_MIXED])
-def test_random_calls_with_weights_of_8_bits(builder: Builder, seed: int, calls: int) -> None:
+def test_random_calls_with_narrow_weights(builder: Builder, seed: int, calls: int) -> None:
     executable = builder.ragged_executable(PIPELINED_MIXED if seed else PIPELINED_MIXED[:1], OPTIMIZED)
     kinds = ["bfloat16", *(["float16"] if seed else [])]
     assert_passes(executable, "--mixed", "--kinds", *kinds, "--calls", str(calls), "--seed", str(seed), common=[])
@@ -178,10 +178,23 @@ OF_INT8 = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "right", "wrong"),
-    [*MISTAKES.values(), *MORE_MISTAKES.values(), *OF_TF32.values(), *OF_FLOAT8.values(), *OF_INT8.values()],
-)
+# In what rows of 16 bits with narrower weights alone have.
+OF_MIXED = {
+    "weights of a stage's first step": ("sm90/mainloop_mixed.h",
+        "(step * kChunks + chunk) / kPerByte", "chunk / kPerByte"),
+    "rows of a stage's first step": ("sm90/mainloop_mixed.h",
+        "step * (kChunks / kChunksOfBox) + chunk", "0 * (kChunks / kChunksOfBox) + chunk"),
+    "scales of the first step": ("sm90/mainloop_mixed.h", "scales.advance(k < depth);", "scales.advance(k > depth);"),
+    "a stage released after its first step": ("sm90/mainloop_mixed.h", "if (last) release(", "release("),
+    "numbers of 4 bits without their sign": ("sm90/mainloop_mixed.h", "0x43084308u", "0x43004300u"),
+    "a row too many for the products of a few": ("sm90/block.h", "tile.rows <= kFewRows", "tile.rows <= kFewRows + 1"),
+    "a row too many for the copies of a few": ("sm90/source_groups.h",
+        "tile.rows <= kFewRows", "tile.rows <= kFewRows + 1"),
+}  # fmt: skip
+EVERY_MISTAKE = MISTAKES | MORE_MISTAKES | OF_TF32 | OF_FLOAT8 | OF_INT8 | OF_MIXED
+
+
+@pytest.mark.parametrize(("name", "right", "wrong"), EVERY_MISTAKE.values())
 def test_mistakes_can_be_made(tmp_path: Path, name: str, right: str, wrong: str) -> None:
     """Also those of the slow tests: the sources still have each text that a mistake replaces."""
     change(tmp_path, CSRC / "gpu" / name, right, wrong)
@@ -203,6 +216,15 @@ def test_mistakes_in_int8_are_caught(builder: Builder, tmp_path: Path, mistake: 
     change(tmp_path, CSRC / "gpu" / name, right, wrong)
     executable = builder.ragged_executable(PIPELINED_INT8, OPTIMIZED, tmp_path)
     assert first_fault(executable, "--kinds", "int8", "--calls", "30", common=[])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", OF_MIXED)
+def test_mistakes_in_mixed_products_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
+    name, right, wrong = OF_MIXED[mistake]
+    change(tmp_path, CSRC / "gpu" / name, right, wrong)
+    executable = builder.ragged_executable(PIPELINED_MIXED[:1], OPTIMIZED, tmp_path)
+    assert first_fault(executable, "--mixed", *BFLOAT16, "--calls", "40", common=[])
 
 
 @pytest.mark.slow

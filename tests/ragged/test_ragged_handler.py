@@ -61,7 +61,7 @@ def test_calls_that_keep_the_rules_are_right():
     [
         ({"kind": np.int64(99)}, "arithmetic (kind) 99 does not exist, expected 0 to "),
         ({"kind": np.int64(KINDS.index("float64"))}, "arithmetic float64 does not multiply operands of float32"),
-        ({"lhs": jnp.ones((M, K), jnp.int4)}, "no ragged product has kernels for operands of"),
+        ({"lhs": jnp.ones((M, K), jnp.int16)}, "no ragged product has kernels for operands of"),
         ({"lhs": jnp.ones((M, K), jnp.int8)}, "arithmetic float32 does not multiply operands of int8"),
         (int8(K) | {"result": ((M, N), "int32")}, "arithmetic int8 gives no results of int32"),
         (int8(K), "the CPU has neither gated nor gathered products nor accumulators nor 8-bit factors"),

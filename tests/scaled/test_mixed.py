@@ -1,4 +1,4 @@
-"""Rows of 16 bits times weights of 8 bits, which have scales: `ragged_dot` and `expert_mlp`."""
+"""Rows of 16 bits times weights of 8 or 4 bits, which have scales: `ragged_dot` and `expert_mlp`."""
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ def expected(lhs, weights, gated=False):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("kind", ["int8", "float8_e4m3fn"])
+@pytest.mark.parametrize("kind", ["int8", "int4", "float8_e4m3fn"])
 def test_values(kind, dtype):
     lhs = drawn((ROWS, K), dtype)
     for block in BLOCKS.values():
@@ -51,8 +51,9 @@ def test_values(kind, dtype):
             )
 
 
-def test_gradient_of_the_rows():
-    lhs, weights = drawn((ROWS, K), jnp.bfloat16), vb.quantize(drawn((GROUPS, N, K), seed=1), "int8", block=(1, -1))
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_gradient_of_the_rows(kind):
+    lhs, weights = drawn((ROWS, K), jnp.bfloat16), vb.quantize(drawn((GROUPS, N, K), seed=1), kind, block=(1, -1))
     factor = drawn((ROWS, N), seed=2)
 
     def loss(lhs, weights):
@@ -94,6 +95,8 @@ def test_weights_stay_narrow_where_groups_have_few_rows():
     assert "so many rows" in many.parts["scales"]
     assert chosen(8 * 400, hint=4).parts == {}
     assert "multiples of 16" in chosen(8 * 4, k=264).parts["scales"]
+    assert "multiples of 32" in chosen(8 * 4, dtypes=(jnp.bfloat16, jnp.int4), k=272).parts["scales"]
+    assert chosen(8 * 4, dtypes=(np.float16, jnp.int4), k=288).parts == {}
     assert "scales" in chosen(8 * 4, dtypes=(np.float32, np.int8)).parts
 
 

@@ -16,6 +16,7 @@ from jax_vbgemm._src.ragged.aligned_groups import aligned_groups, quantized_cont
 from jax_vbgemm._src.scaled.blocks import quantized
 
 FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
+INTEGERS = ["int8", "int4"]
 SIZES = jnp.array([5, 0, 9])
 
 
@@ -30,25 +31,25 @@ def blocks_of(x, block):
     )]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [*FLOAT8, "int8"])
+@pytest.mark.parametrize("dtype", [*FLOAT8, *INTEGERS])
 @pytest.mark.parametrize("block", [(1, 128), (128, 128), (1, 7), (-1, -1), (1, -1), (4, 1)])
 @pytest.mark.parametrize("shape", [(3, 130), (1, 1), (9, 128)])
 def test_the_largest_number_of_each_block_is_the_largest_of_the_dtype(dtype, block, shape):
     x = np.asarray(random(shape, 1))
     quantized = vb.quantize(x, dtype, block)
-    largest = float(jnp.iinfo(dtype).max if dtype == "int8" else jnp.finfo(dtype).max)
+    largest = float(jnp.iinfo(dtype).max if dtype in INTEGERS else jnp.finfo(dtype).max)
     whole = [size if each == -1 else each for size, each in zip(shape, block, strict=True)]
     values = np.asarray(quantized.values.astype(jnp.float32))
     scales = [np.abs(part).max() / np.float32(largest) for part in blocks_of(x, whole)]
     np.testing.assert_allclose(quantized.scales.ravel(), scales, rtol=1e-6)
     assert all(np.abs(part).max() == largest for part in blocks_of(values, whole))
-    step = 0.5 if dtype == "int8" else largest * 2.0 ** -(4 if dtype == "float8_e4m3fn" else 3)
+    step = 0.5 if dtype in INTEGERS else largest * 2.0 ** -(4 if dtype == "float8_e4m3fn" else 3)
     error = np.abs(np.asarray(quantized.dequantized()) - x)
     for part, scale in zip(blocks_of(error, whole), scales, strict=True):
         assert part.max() <= 1.001 * step * scale  # half a unit of the largest numbers
 
 
-@pytest.mark.parametrize("dtype", [*FLOAT8, "int8"])
+@pytest.mark.parametrize("dtype", [*FLOAT8, *INTEGERS])
 def test_odd_blocks(dtype):
     x = jnp.array([[0.0, 0.0], [jnp.nan, 1.0], [jnp.inf, 1.0], [1e-42, 0.0], [3e38, -3e38]])
     quantized = vb.quantize(x, dtype, (1, 2)).dequantized()
@@ -61,6 +62,18 @@ def test_odd_blocks(dtype):
 def test_given_scales_saturate():
     x = vb.quantize(jnp.array([[1000.0, -1000.0, 1.0]]), block=(1, 3), scales=jnp.ones((1, 1), jnp.float32))
     assert x.values.astype(jnp.float32).tolist() == [[448, -448, 1]]
+
+
+def test_an_int4_keeps_integers_up_to_7():
+    x = jnp.arange(-7.0, 8.0).reshape(1, 15)
+    scaled = vb.quantize(8 * x, "int4", (1, -1))
+    assert scaled.dtype == jnp.int4
+    assert scaled.scales.tolist() == [[8.0]]
+    np.testing.assert_array_equal(scaled.dequantized(), 8 * x)
+    lowest = vb.Scaled(
+        jnp.full((1, 2), -8, jnp.int4), jnp.ones((1, 1), jnp.float32), (1, 2)
+    )  # which quantize leaves out
+    assert lowest.dequantized().tolist() == [[-8.0, -8.0]]
 
 
 def test_no_elements():

@@ -60,7 +60,7 @@ constexpr int dynamic_shared_bytes(Kernel kernel) {
 constexpr int dynamic_shared_bytes(Kind kind, Kernel kernel) {
   switch (kind) {
 #define DTYPE(...)
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(id, ...) \
   case Kind::id: return dynamic_shared_bytes<Kind::id>(kernel);
 #include "dtypes.def"

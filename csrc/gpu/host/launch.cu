@@ -54,7 +54,7 @@ static const void* find_add_partial_sums(DType dtype) {
 #define VBGEMM_ADDRESS(kind) reinterpret_cast<const void*>(vbgemm_add_partial_sums_##kind)
   static const void* const kernels[kDTypes] = {
 #define DTYPE(id, name, ...) VBGEMM_ADDRESS(name),
-#define SUM_DTYPE(...) nullptr,
+#define OTHER_DTYPE(...) nullptr,
 #define ARITHMETIC(...)
 #include "dtypes.def"
   };
@@ -79,7 +79,7 @@ struct Compiled {
 constexpr Compiled kCompiled[] = {
 #define VBGEMM_COMPILED(kernel, kind) {#kind, Kernel::kernel},
 #define DTYPE(...)
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(id, set, name, lhs, rhs, ordinary, tensor) \
   VBGEMM_ORDINARY_##ordinary(VBGEMM_COMPILED, name) VBGEMM_TENSOR_##tensor(VBGEMM_COMPILED, name)
 #include "dtypes.def"
@@ -110,7 +110,7 @@ const void* find_kernel(Kind kind, Kernel kernel) {
 #define VBGEMM_ADDRESS(kernel, kind) reinterpret_cast<const void*>(vbgemm_##kernel##_##kind),
   static const void* const addresses[] = {
 #define DTYPE(...)
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(id, set, name, lhs, rhs, ordinary, tensor) \
   VBGEMM_ORDINARY_##ordinary(VBGEMM_ADDRESS, name) VBGEMM_TENSOR_##tensor(VBGEMM_ADDRESS, name)
 #include "dtypes.def"

@@ -103,10 +103,11 @@ TensorOfLines half_of(TensorOfLines tensor, bool of_lines, bool second) {
   return tensor;
 }
 
-// Both maps of B, and where the second one begins.
+// Both maps of B, and where the second one begins. Of numbers that share bytes, the map is one of bytes.
 Error describe_rhs(const RaggedCall& call, GroupParameters& parameters) {
-  const DType dtype = call.rhs_dtype;
-  const int64_t depth = call.contraction ? call.m : call.rhs_k(), columns = call.rhs_columns();
+  const int bits = bits_of(call.rhs_dtype);
+  const DType dtype = bits < 8 ? DType::s8 : call.rhs_dtype;
+  const int64_t depth = (call.contraction ? call.m : call.rhs_k()) * std::min(bits, 8) / 8, columns = call.rhs_columns();
   TensorOfLines first = matrices_of(dtype, call.rhs.data, call.transpose_rhs ? depth : columns, call.transpose_rhs ? columns : depth,
                                     call.contraction ? 1 : call.groups);
   TensorOfLines second = first;
@@ -151,7 +152,7 @@ bool runs_ragged_pipeline(const RaggedCall& call) {
   const int line = pipelined_line_elements(call.kind);
   if (call.contraction && call.transpose_rhs && call.m % line) return false;
   if (call.k % line || call.n % line || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
-  if (!aligned(call.second.data) || (call.is_mixed() && call.k % 16)) return false;
+  if (!aligned(call.second.data) || (call.is_mixed() && call.k * bits_of(call.rhs_dtype) % 128)) return false;
   if (!call.contraction && call.halves != RaggedHalves::none && !call.gated) {
     const int64_t half = call.halves == RaggedHalves::k ? call.rhs_k() : call.rhs_columns();
     if (half % ragged_half_elements(call.kind)) return false;
@@ -188,6 +189,7 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
     TensorOfLines lhs = matrices_of(dtype, call.lhs.data, along_k ? call.m : call.lhs_columns(), along_k ? call.lhs_columns() : call.m, 1);
     if (call.lhs_columns() != call.k) lhs = half_of(lhs, false, call.halves == RaggedHalves::lhs_second);
     error = encode_map(parameters.a, lhs, std::min<uint32_t>(kBoxLines, kernel->rows));
+    if (error == kSuccess && call.is_mixed()) error = encode_map(parameters.few_rows, lhs, kFewRows);
   }
   if (error == kSuccess) error = describe_rhs(call, parameters);
   if (error == kSuccess) {

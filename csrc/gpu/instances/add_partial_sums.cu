@@ -11,6 +11,6 @@
   }
 
 #define DTYPE(id, name, ...) VBGEMM_DEFINE_ADD_PARTIAL_SUMS(name, vbgemm::Element<vbgemm::DType::id>)
-#define SUM_DTYPE(...)
+#define OTHER_DTYPE(...)
 #define ARITHMETIC(...)
 #include "dtypes.def"

@@ -305,20 +305,30 @@ __device__ inline void wgmma(MatrixDescriptor a, MatrixDescriptor b, float (&sum
 #undef VBGEMM_FACTORS
 }
 
-// As above, for 64 x 32 sums. A comes from registers, where each warp has 16 rows as in mma_bfloat16; B is K-major in shared memory.
-template <Kind kKind>
-__device__ inline void wgmma_from_registers(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[4][4], bool adds) {
+// As above, for 64 x 32 or 64 x 8 sums. A comes from registers, where each warp has 16 rows as in mma_bfloat16; B is K-major in shared
+// memory.
+template <Kind kKind, int kBlocks>
+__device__ inline void wgmma_from_registers(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds) {
+  static_assert(kBlocks == 4 || kBlocks == 1);
   const int add = adds;
-#define VBGEMM_16_BIT_PRODUCT(types)                                                                                              \
-  asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n32k16.f32." types, VBGEMM_16_SUMS, "{%16, %17, %18, %19}, %20, add, 1, 1, 0", "%21") \
-               : VBGEMM_SUMS(0)                                                                                                   \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"(add))
+#define VBGEMM_FACTORS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"(add)
+#define VBGEMM_16_BIT_PRODUCT(types)                                                                                                \
+  if constexpr (kBlocks == 4) {                                                                                                     \
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n32k16.f32." types, VBGEMM_16_SUMS, "{%16, %17, %18, %19}, %20, add, 1, 1, 0", "%21") \
+                 : VBGEMM_SUMS(0)                                                                                                   \
+                 : VBGEMM_FACTORS);                                                                                                 \
+  } else {                                                                                                                          \
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n8k16.f32." types, "%0, %1, %2, %3", "{%4, %5, %6, %7}, %8, add, 1, 1, 0", "%9")      \
+                 : VBGEMM_SUM(0)                                                                                                    \
+                 : VBGEMM_FACTORS);                                                                                                 \
+  }
   if constexpr (kKind == Kind::bf16) {
-    VBGEMM_16_BIT_PRODUCT("bf16.bf16");
+    VBGEMM_16_BIT_PRODUCT("bf16.bf16")
   } else {
-    VBGEMM_16_BIT_PRODUCT("f16.f16");
+    VBGEMM_16_BIT_PRODUCT("f16.f16")
   }
 #undef VBGEMM_16_BIT_PRODUCT
+#undef VBGEMM_FACTORS
 }
 
 // As above, for 64 x 128 sums of 32 steps of K of 8-bit numbers, which are K-major: floats, or below integers, of which there may be 64 x

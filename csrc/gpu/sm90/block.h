@@ -129,10 +129,10 @@ class PipelinedBlock {
         continue;
       }
       unsigned char* const stage = shared_.stage[stages.index];
-      mbarrier_arrive_expect_tx(full, boxes.boxes_a * Cut::kBoxBytesA + boxes.halves * boxes.boxes_b * Cut::kBoxBytes);
+      mbarrier_arrive_expect_tx(full, boxes.boxes_a * boxes.bytes_a + boxes.halves * boxes.boxes_b * Cut::kBoxBytes);
       const int deep = boxes.first + k;
       const bool behind = deep >= boxes.split_depth;
-      const int deep_of_b = behind ? deep - boxes.split_depth : deep;
+      const int deep_of_b = (behind ? deep - boxes.split_depth : deep) / Cut::kPerByte;
       for (int box = 0; box < boxes.boxes_a; ++box) {
         // A of mixed products has fewer rows than a box, and boxes beside each other along K.
         const int along = boxes.row + (Cut::kMixed ? 0 : box * Cut::kBox), at = deep + (Cut::kMixed ? box * Cut::kBox : 0);
@@ -210,7 +210,11 @@ class PipelinedBlock {
     const auto release = [&](int stage) __attribute__((always_inline)) { release_stage(stage, lane); };
     if constexpr (Cut::kMixed) {
       StageScales scales = source_.weight_scales(tile, warp, lane);
-      multiply_mixed_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
+      if (tile.rows <= kFewRows) {
+        multiply_mixed_stages<Cut, kFewRows / 8>(shared_, depth, half, stages, sums, scales, overlapped, release);
+      } else {
+        multiply_mixed_stages<Cut, Cut::kRows / 8>(shared_, depth, half, stages, sums, scales, overlapped, release);
+      }
     } else if constexpr (Cut::kBytes) {
       StageScales scales = source_.scales(tile, warp, lane);
       if constexpr (Cut::kPromotes) {

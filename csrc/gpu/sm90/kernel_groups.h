@@ -61,10 +61,11 @@ using MixedBlock = PipelinedBlock<Source, NoCopier, MixedEpilogue<Source>>;
   define(vbgemm_ragged_gathered_transposed_256_##kind, kind, false, false, false, 256, 1, true) \
   define(vbgemm_ragged_gathered_transposed_128_##kind, kind, false, false, false, 128, 1, true)
 
-// Of 16-bit rows and 8-bit weights: name, arithmetic, type of the weights.
-#define VBGEMM_EVERY_MIXED_KERNEL(define, kind)    \
-  define(vbgemm_ragged_mixed_##kind##_s8, kind, s8) \
-  define(vbgemm_ragged_mixed_##kind##_e4m3, kind, e4m3)
+// Of 16-bit rows and narrower weights: name, arithmetic, type of the weights.
+#define VBGEMM_EVERY_MIXED_KERNEL(define, kind)        \
+  define(vbgemm_ragged_mixed_##kind##_s8, kind, s8)     \
+  define(vbgemm_ragged_mixed_##kind##_e4m3, kind, e4m3) \
+  define(vbgemm_ragged_mixed_##kind##_s4, kind, s4)
 // clang-format on
 
 #define VBGEMM_DECLARE(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers) \

@@ -1,11 +1,13 @@
-// The mainloop of products of 16-bit rows with 8-bit weights, which stay 8-bit until they are in registers: such products are bound by the
-// memory's rate, and mixtures of experts that answer few tokens read hardly anything but weights. The result is computed transposed, C^T =
-// B^T A^T, because wgmma takes only its first factor from registers. The first factor's lines are then columns of weights, and its second
-// one's are rows of A, of which a tile may have as few as a group has.
+// The mainloop of products of 16-bit rows with weights of 8 or 4 bits, which stay narrow until they are in registers: such products are
+// bound by the memory's rate, and mixtures of experts that answer few tokens read hardly anything but weights. The result is computed
+// transposed, C^T = B^T A^T, because wgmma takes only its first factor from registers. The first factor's lines are then columns of
+// weights, and its second one's are rows of A, of which a tile may have as few as a group has.
 //
-// The tensor cores sum the products of 128 steps of K, those of a stage; these are added to the tile's sums times the scales of the
-// weights.
+// The tensor cores sum the products of 128 steps of K, of which a stage of 4-bit weights has two; these are added to the tile's sums times
+// the scales of the weights.
 #pragma once
+#include <type_traits>
+
 #include "gpu/sm90/pipeline.h"
 #include "gpu/sm90/stage_scales.h"
 #include "gpu/tile/arithmetic.h"
@@ -13,7 +15,9 @@
 
 namespace vbgemm {
 
-// Two adjacent 8-bit numbers as two of 16 bits, which represent all of them. Logic and conversions take twice as long as arithmetic, and
+inline constexpr int kFewRows = 8;  // tiles of so few rows copy and multiply no more
+
+// Two adjacent narrow numbers as two of 16 bits, which represent all of them. Logic and conversions take twice as long as arithmetic, and
 // limit these kernels.
 template <Kind kKind, DType kWeights>
 __device__ __forceinline__ uint32_t widened_pair(uint32_t bytes) {
@@ -26,6 +30,10 @@ __device__ __forceinline__ uint32_t widened_pair(uint32_t bytes) {
   } else if constexpr (kWeights == DType::s8) {
     // Behind the exponent of 1024, and with the other sign bit, byte b is 1024 + 128 + b.
     return fma_pair<kKind>(byte_permute(bytes, 0x64646464u, 0x4140) ^ kSigns, 0x3c003c00u, 0xe480e480u);
+  } else if constexpr (kWeights == DType::s4) {
+    // Behind the exponent of 128 or 1024, and with the other sign bit, number x is that power + 8 + x.
+    const uint32_t pair = and_xor(bytes * 0x1001u, 0x000f000fu, kBfloat16 ? 0x43084308u : 0x64086408u);
+    return fma_pair<kKind>(pair, kBfloat16 ? 0x3f803f80u : 0x3c003c00u, kBfloat16 ? 0xc308c308u : 0xe408e408u);
   } else {
     static_assert(kWeights == DType::e4m3);
     const uint32_t half = widen_e4m3(static_cast<uint16_t>(bytes));
@@ -34,65 +42,82 @@ __device__ __forceinline__ uint32_t widened_pair(uint32_t bytes) {
   }
 }
 
-template <class Cut, class Shared, class Overlapped, class Release>
+// Starts the products of a step of a stage: of 128 of K, with the first rows of the tile, 8 a block. line: the first one of the lane's two.
+template <class Cut, int kRowBlocks>
+__device__ __forceinline__ void start_mixed_products(const unsigned char* stage, int step, int half, int line, int lane,
+                                                     float (&products)[Cut::kParts][kRowBlocks][4]) {
+  constexpr int kPerByte = Cut::kPerByte, kChunks = Cut::kStep / 16, kChunksOfBox = 64 / 16;  // of 16 of K: in a step, and in a box of A
+  using Pair = std::conditional_t<kPerByte == 1, uint16_t, uint8_t>;
+  uint32_t weights[Cut::kParts][kChunks][4];
+  // All loads come first, and a box's numbers are widened while the products of the other one run: no load passes a fence.
+#pragma unroll
+  for (int part = 0; part < Cut::kParts; ++part) {
+    // The swizzle exchanges the 16-byte vectors of a line by the line's number, of which the lane's two lines have the same remainder by 8.
+    // A vector has the weights of one chunk, or of two.
+    const unsigned char* const from =
+        stage + Cut::kBoxesA * Cut::kBoxBytesA + (half + 2 * part) * Cut::kBoxBytes + line * 128 + lane % 4 * (2 / kPerByte);
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const int vector = ((step * kChunks + chunk) / kPerByte) ^ (lane / 4);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const unsigned char* const two = from + vector * 16 + i % 2 * (8 * 128) + (chunk % kPerByte * 2 + i / 2) * (8 / kPerByte);
+        weights[part][chunk][i] = *reinterpret_cast<const Pair*>(two);
+      }
+    }
+  }
+#pragma unroll
+  for (int part = 0; part < Cut::kParts; ++part) {
+#pragma unroll
+    for (auto& chunk : weights[part]) {
+#pragma unroll
+      for (uint32_t& pair : chunk) pair = widened_pair<Cut::kKind, Cut::kWeights>(pair);
+    }
+    wgmma_fence();
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const unsigned char* const box = stage + (step * (kChunks / kChunksOfBox) + chunk / kChunksOfBox) * Cut::kBoxBytesA;
+      const MatrixDescriptor rows = moved(matrix_descriptor(box, Cut::kBoxBytesA, 1024), chunk % kChunksOfBox * 32);
+      wgmma_from_registers<Cut::kKind>(weights[part][chunk], rows, products[part], chunk > 0);
+    }
+    wgmma_commit_group();
+  }
+}
+
+// kRowBlocks: blocks of 8 rows, as many as the tile may have.
+template <class Cut, int kRowBlocks, class Shared, class Overlapped, class Release>
 __device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
                                              float (&sums)[Cut::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
                                              const Release& release) {
-  constexpr int kParts = 2, kPart = Cut::kBlocks / kParts;           // boxes of weights, and blocks of 8 rows of each
-  constexpr int kChunks = Cut::kDepth / 16, kChunksOfBox = 64 / 16;  // of 16 steps of K: in a stage, and in a box of A
+  constexpr int kPart = Cut::kBlocks / Cut::kParts;
   const int lane = thread_index() % 32, line = thread_index() / 32 % 4 * 16 + lane / 4;
-  for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
+  for (int k = 0; k < depth; stages.advance()) {
     mbarrier_wait(shared.full[stages.index], stages.parity);
     const unsigned char* const stage = shared.stage[shfl(stages.index, 0)];
-    float products[kParts][kPart][4];
-    uint32_t weights[kParts][kChunks][4];
-    // All loads come first, and a box's numbers are widened while the products of the other one run: no load passes a fence.
+    bool last = false;
+#pragma unroll 1
+    for (int step = 0; !last; ++step) {
+      k += Cut::kStep;
+      last = step == Cut::kDepth / Cut::kStep - 1 || k >= depth;  // of the stage
+      float products[Cut::kParts][kRowBlocks][4];
+      start_mixed_products<Cut>(stage, step, half, line, lane, products);
+      overlapped();
+      wgmma_wait_group<0>();
+      if (last) release(stages.index);
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      // The swizzle exchanges the 16-byte vectors of a line by the line's number, of which the lane's two lines have the same remainder by
-      // 8. A vector has the weights of a chunk.
-      const unsigned char* const from =
-          stage + Cut::kBoxesA * Cut::kBoxBytesA + (half + 2 * part) * Cut::kBoxBytes + line * 128 + lane % 4 * 2;
+      for (int part = 0; part < Cut::kParts; ++part) {
 #pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        for (int block = 0; block < kRowBlocks; ++block) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const unsigned char* const two = from + (chunk ^ (lane / 4)) * 16 + i % 2 * (8 * 128) + i / 2 * 8;
-          weights[part][chunk][i] = *reinterpret_cast<const uint16_t*>(two);
+          for (int i = 0; i < 4; ++i) {
+            keep_in_place(products[part][block][i]);
+            float& sum = sums[part * kPart + block][i];
+            sum = multiply_add(products[part][block][i], scales[2 * part + i / 2], sum);
+          }
         }
       }
+      scales.advance(k < depth);
     }
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-#pragma unroll
-      for (auto& chunk : weights[part]) {
-#pragma unroll
-        for (uint32_t& pair : chunk) pair = widened_pair<Cut::kKind, Cut::kWeights>(pair);
-      }
-      wgmma_fence();
-#pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
-        const MatrixDescriptor rows = matrix_descriptor(stage + chunk / kChunksOfBox * Cut::kBoxBytesA, Cut::kBoxBytesA, 1024);
-        wgmma_from_registers<Cut::kKind>(weights[part][chunk], moved(rows, chunk % kChunksOfBox * 32), products[part], chunk > 0);
-      }
-      wgmma_commit_group();
-    }
-    overlapped();
-    wgmma_wait_group<0>();
-    release(stages.index);
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-#pragma unroll
-      for (int block = 0; block < kPart; ++block) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          keep_in_place(products[part][block][i]);
-          float& sum = sums[part * kPart + block][i];
-          sum = multiply_add(products[part][block][i], scales[2 * part + i / 2], sum);
-        }
-      }
-    }
-    scales.advance(k + Cut::kDepth < depth);
   }
 }
 

@@ -19,6 +19,7 @@ struct PipelineCut {
   static constexpr int kMultiplyingWarps = 8, kThreads = 384;
   static constexpr int kCluster = kCtas;   // CTAs of a cluster, which share copies by multicast
   static constexpr int kTiles = 3;         // tiles found ahead of the products, and those whose results are still being stored
+  static constexpr int kPerByte = 1;       // numbers of B that share a byte, in whose bytes TMA then counts
   static constexpr bool kGathers = false;  // whether threads copy A by cp.async, which consumers have to make visible to tensor cores
   // All copies are swizzled boxes of 64 lines of 128 bytes each. The lines of an operand run along its contiguous dimension.
   static constexpr int kBox = 64, kBoxBytes = kBox * 128, kBoxBytesA = kBoxBytes, kBoxesA = kRows / kBox, kBoxesB = kCols / kBox;
@@ -84,6 +85,7 @@ struct TileBoxes {
   bool by_tma = true;  // whether TMA copies the tile at all
   const CUtensorMap *a, *b;
   int boxes_a, boxes_b;                         // of B in each half
+  int bytes_a;                                  // of a box of A
   bool mn_major_a, mn_major_b;                  // else K-major
   bool shares_a = false, shares_b = false;      // both CTAs of the cluster need the same boxes
   int depth;                                    // of this CTA's tile

@@ -30,18 +30,20 @@ struct ExactCut : GroupCut<Kind::s8, false, false, false, kTileCols, 1> {
   static constexpr bool kPromotes = false;
 };
 
-// Of rows with weights of another type, 8 bits wide and K-major (mainloop_mixed.h). A stage has 128 steps of K: a box of each 64 columns of
-// weights, and two boxes, beside each other along K, of the few rows of a tile.
+// Of rows with weights of a narrower type, K-major (mainloop_mixed.h). A stage has 128 bytes of each line of weights, as TMA moves so many
+// as fast as fewer: a box of each 64 columns, and boxes, beside each other along K, of the few rows of a tile.
 template <Kind kKindOfProducts, DType kTypeOfWeights>
 struct MixedCut : PipelineCut<kKindOfProducts, 256, 1> {
   using Pipeline = PipelineCut<kKindOfProducts, 256, 1>;
   static constexpr bool kMixed = true, kPromotes = true, kMnMajorA = false, kMnMajorB = false, kContraction = false, kGathers = false;
   static constexpr DType kWeights = kTypeOfWeights;
-  static_assert(bytes_of(kWeights) == 1 && Pipeline::kElement == 2);
-  static constexpr int kRows = 32, kDepth = 128, kBoxesA = 2, kBoxBytesA = kRows * 128;
+  static_assert(bits_of(kWeights) <= 8 && Pipeline::kElement == 2);
+  static constexpr int kPerByte = 8 / bits_of(kWeights), kStep = 128, kDepth = kStep * kPerByte;
+  static constexpr int kRows = 32, kBoxesA = kDepth / Pipeline::kBox, kBoxBytesA = kRows * 128;
   static constexpr int kStageBytes = kBoxesA * kBoxBytesA + Pipeline::kBoxesB * Pipeline::kBoxBytes;
   static constexpr int kStages = (kPipelineMaxShared - 2048 - Pipeline::kMultiplyingWarps * Pipeline::kStagingBytes) / kStageBytes;
-  static constexpr int kBlocks = 2 * kRows / 8;  // of 8 rows of the tile, in each of a consumer warpgroup's two boxes of columns
+  // A consumer warpgroup has two boxes of columns, and in each of them blocks of 8 rows of the tile.
+  static constexpr int kParts = 2, kBlocks = kParts * kRows / 8;
   using Units = RaggedUnits<CompiledTileSize<kRows, Pipeline::kCols>, 1>;
 };
 
@@ -53,6 +55,7 @@ struct GroupShared {
 
 struct GroupParameters {
   CUtensorMap a, b[2], out;        // a: not if rows are gathered; b: of both halves, or the same map twice
+  CUtensorMap few_rows;            // of mixed products: A in boxes of kFewRows
   int32_t split_col, split_depth;  // where the second half of b begins, or kNoSplit
   const void* lhs;                 // with its number of rows, and the row that takes the place of each row, where rows are gathered
   const int32_t* gather;
@@ -91,6 +94,7 @@ class GroupSource {
     prefetch_tensormap(parameters_.b[0]);
     prefetch_tensormap(parameters_.b[1]);
     prefetch_tensormap(parameters_.out);
+    if (Cut::kMixed) prefetch_tensormap(parameters_.few_rows);
   }
 
   __device__ void init_barriers() const {
@@ -133,6 +137,10 @@ class GroupSource {
     boxes.a = &parameters_.a, boxes.b = parameters_.b;
     boxes.split_col = parameters_.split_col, boxes.split_depth = parameters_.split_depth;
     boxes.boxes_a = Cut::kGathers ? 0 : Cut::kMixed ? Cut::kBoxesA : (tile.rows + Cut::kBox - 1) / Cut::kBox;
+    boxes.bytes_a = Cut::kBoxBytesA;
+    if constexpr (Cut::kMixed) {
+      if (tile.rows <= kFewRows) boxes.a = &parameters_.few_rows, boxes.bytes_a = kFewRows * 128;
+    }
     boxes.boxes_b = min(max(tile.cols + Cut::kBox - 1, 0) / Cut::kBox, boxes.boxes_of_half);
     boxes.mn_major_a = Cut::kMnMajorA, boxes.mn_major_b = Cut::kMnMajorB;
     boxes.shares_a = tile.shared == SharedOperand::a, boxes.shares_b = tile.shared == SharedOperand::b;

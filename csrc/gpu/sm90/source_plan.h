@@ -92,7 +92,7 @@ class PlanSource {
     TileBoxes boxes;
     boxes.by_tma = tile.by_tma;
     boxes.a = &tile.maps->a, boxes.b = &tile.maps->b;
-    boxes.boxes_a = count(tile.rows, Cut::kBoxesA), boxes.boxes_b = count(tile.cols, Cut::kBoxesB);
+    boxes.boxes_a = count(tile.rows, Cut::kBoxesA), boxes.bytes_a = Cut::kBoxBytesA, boxes.boxes_b = count(tile.cols, Cut::kBoxesB);
     boxes.mn_major_a = is_column_major(tile.matrix[kA]), boxes.mn_major_b = !is_column_major(tile.matrix[kB]);
     boxes.shares_b = tile.shares;
     boxes.depth = tile.depth;

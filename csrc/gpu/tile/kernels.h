@@ -94,7 +94,7 @@ struct ParametersOf {
 
 // The kernel that reduces split-K partial sums exists once for each type of left-hand operands.
 #define DTYPE(id, name, ...) VBGEMM_DECLARE_SUM(name)
-#define SUM_DTYPE(...)
+#define OTHER_DTYPE(...)
 #define ARITHMETIC(id, set, name, lhs, rhs, ordinary, tensor) \
   VBGEMM_ORDINARY_##ordinary(VBGEMM_DECLARE_KERNEL, name) VBGEMM_TENSOR_##tensor(VBGEMM_DECLARE_KERNEL, name)
 #include "dtypes.def"

@@ -71,9 +71,9 @@ def ragged_dot(
         (1, 128, 128), whole columns or whole matrices of rhs, and summed in float32, 128 products at a time (of int8
         these sums are exact, as is the whole one where scales hold for all of K, below 131072); elsewhere they are
         widened before the product.
-        Beside rows of bfloat16 or float16, `Scaled` weights of int8 or float8_e4m3fn with `transpose_rhs` stay 8-bit in
-        memory where groups have few rows (a decoding step of a mixture, which reads little but weights); their scales
-        are of single columns or of 128, with all of K or 128 steps of it. Other weights are widened.
+        Beside rows of bfloat16 or float16, `Scaled` weights of int8, int4 or float8_e4m3fn with `transpose_rhs` stay
+        narrow in memory where groups have few rows (a decoding step of a mixture, which reads little but weights);
+        their scales are of single columns or of 128, with all of K or 128 steps of it. Other weights are widened.
       rhs: (g, k, n), or (g, n, k) where `transpose_rhs`; or a pair of such arrays, which stand for one with the columns
         of both side by side. On GPUs of compute capability 9.0 neither the pair nor its gradient is copied (for
         bfloat16 and float16; without `gated`, for multiples of 64 columns). Dtypes promote as in jnp.matmul. A float8
@@ -257,12 +257,12 @@ def _scaled_factors(
 
 
 def is_mixed(dtype: Any, weights: Scaled) -> bool:
-    """Whether the primitive takes 8-bit weights beside rows of a dtype."""
+    """Whether the primitive takes narrow weights beside rows of a dtype."""
     known = dtype in (jnp.bfloat16, np.float16) and weights.dtype.name in MIXED
     return known and any(_fits(weights, (1, columns, SCALED)) for columns in (1, SCALED))
 
 
-MIXED = ("int8", "float8_e4m3fn")
+MIXED = ("int8", "int4", "float8_e4m3fn")
 """The dtypes of weights beside rows of 16 bits."""
 
 

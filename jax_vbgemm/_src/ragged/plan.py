@@ -29,7 +29,7 @@ SHAPES = tuple(shape.name for shape in _SHAPES)
 """The tile shapes of the pipelined kernel; a call refers to a shape by its position here (RaggedShape in
 csrc/ragged.h)."""
 
-_LINE_OF_BYTES = 16  # TMA copies lines that begin at multiples of 16 bytes
+_LINE_BYTES = 16  # TMA copies lines that begin at multiples of 16 bytes
 
 COLUMNS = {shape.name: shape.columns for shape in _SHAPES}
 
@@ -98,8 +98,9 @@ def why_not_pipelined(kind: str, device: DeviceSpec, product: Product) -> str | 
     line: int = _core.ragged_line_elements(list(ARITHMETICS).index(kind))
     along_k = product.contraction and product.transpose_rhs
     if product.weights:
-        if product.k % _LINE_OF_BYTES:
-            return f"the lines of 8-bit weights are no multiples of {_LINE_OF_BYTES} elements"
+        line_of_weights = _LINE_BYTES * (2 if product.weights == "int4" else 1)
+        if product.k % line_of_weights:
+            return f"the lines of {product.weights} weights are no multiples of {line_of_weights} elements"
         rules = device.ragged_rules
         if rules is None or product.rows > rules.mixed_rows:
             return "a typical group has so many rows that weights are widened before the product"

@@ -62,7 +62,7 @@ class Ragged(NamedTuple):
 
     lhs_scale and rhs_scale multiply the factors of an 8-bit product: one for each SCALED steps of K (and columns of
     rhs), or for all of them. Those of rhs may also be of single columns with all of K. In a mixed product rhs alone has
-    8 bits and scales, and those of single columns may be of SCALED steps of K. A contraction with scales has
+    8 or 4 bits and scales, and those of single columns may be of SCALED steps of K. A contraction with scales has
     `transpose_rhs`: then lhs and rhs are (columns, rows), their scales (blocks of columns, blocks of rows), and each
     group's size counts as rounded up to a multiple of SCALED.
 
@@ -101,7 +101,7 @@ class Ragged(NamedTuple):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether rhs has 8 bits beside an lhs of 16."""
+        """Whether rhs has 8 or 4 bits beside an lhs of 16."""
         return "rhs_scale" in self.extras and "lhs_scale" not in self.extras
 
     @property

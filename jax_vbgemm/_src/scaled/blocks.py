@@ -22,7 +22,8 @@ from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.scaled.scaled import merged, split
 from jax_vbgemm._src.util import compat
 
-LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
+LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0, "int4": 7.0}
+"""Integers are symmetric: -128 and -8 are left out."""
 
 SIDE: int = _core.RAGGED_SCALED
 """The columns, and except in blocks of a single row the rows, of the kernel's blocks (csrc/gpu/host/quantize_launch.h).
@@ -51,7 +52,7 @@ def values_of(x: jax.Array, dtype: str, block: tuple[int, ...], scales: jax.Arra
     blocks = split(x.astype(np.float32), block)
     largest = LARGEST[dtype]
     ratio = jnp.clip(blocks * (1 / jnp.expand_dims(scales, tuple(range(1, blocks.ndim, 2)))), -largest, largest)
-    values = jnp.round(jnp.nan_to_num(ratio)) if dtype == "int8" else ratio
+    values = jnp.round(jnp.nan_to_num(ratio)) if dtype.startswith("int") else ratio
     return merged(values.astype(dtype), x.shape)
 
 
@@ -63,7 +64,7 @@ def has_kernel(x: jax.Array, dtype: str, block: tuple[int, ...]) -> bool:
     """Whether `quantized` may be a kernel for blocks of these sizes of x, on a platform that has it."""
     of_rows = block == (1,) * (x.ndim - 1) + (SIDE,)
     of_matrices = x.ndim > 1 and block == (1,) * (x.ndim - 2) + (SIDE, SIDE)
-    return dtype != "int8" and (of_rows or of_matrices) and compat.is_static(x.shape) and x.size > 0
+    return dtype.startswith("float8") and (of_rows or of_matrices) and compat.is_static(x.shape) and x.size > 0
 
 
 FORMS = ("plain", "gated", "gated_gradient")

@@ -1,4 +1,4 @@
-"""quantize: floating-point numbers as 8-bit numbers with scales."""
+"""quantize: floating-point numbers as numbers of 8 or 4 bits with scales."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jax_vbgemm._src.util.integers import is_integer
 
 
 def quantize(x: Any, dtype: Any = "float8_e4m3fn", block: tuple[int, ...] = (1, 128), *, scales: Any = None) -> Scaled:
-    """Rounds x to 8-bit numbers with a scale for each block, such that its largest magnitude is the dtype's largest.
+    """Rounds x to 8 or 4 bits with a scale for each block, such that its largest magnitude is the dtype's largest.
 
     Rounding is to nearest, ties to even. A block of zeros, or of subnormal numbers,
     has the scale 1. A block with a NaN or an infinity is NaN as
-    a whole (in int8, which has no NaN, it is 0 times NaN). On a GPU one kernel computes
+    a whole (in int8 and int4, which have no NaN, it is 0 times NaN). On a GPU one kernel computes
     8-bit floats of blocks (1, 128) and (128, 128), in one pass over x; otherwise XLA computes this, in two.
 
     >>> import jax.numpy as jnp
@@ -29,7 +29,7 @@ def quantize(x: Any, dtype: Any = "float8_e4m3fn", block: tuple[int, ...] = (1, 
 
     Args:
       x: a floating-point array.
-      dtype: "float8_e4m3fn" (largest 448), "float8_e5m2" (57344) or "int8" (127, and -127).
+      dtype: "float8_e4m3fn" (largest 448), "float8_e5m2" (57344), "int8" (127, and -127) or "int4" (7, and -7).
       block: the sizes of a block in the last dimensions of x; in the others it is 1. -1 stands for a whole dimension.
         (1, 128) is that of DeepSeek-V3's activations, (128, 128) that of its weights (arXiv 2412.19437, section 3.3.2),
         (-1, -1) one scale for each matrix.

@@ -12,14 +12,14 @@ import numpy as np
 from jax_vbgemm._src.util.arguments import shown
 from jax_vbgemm._src.util.integers import is_integer
 
-DTYPES: tuple[str, ...] = ("float8_e4m3fn", "float8_e5m2", "int8")
+DTYPES: tuple[str, ...] = ("float8_e4m3fn", "float8_e5m2", "int8", "int4")
 """The dtypes that values may have."""
 
 
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaled:
-    """An array of 8-bit numbers, each block of which is multiplied by a scale. `quantize` makes one.
+    """An array of numbers of 8 or 4 bits, each block of which is multiplied by a scale. `quantize` makes one.
 
     A pytree with the leaves values and scales: jit, vmap, scan and `jax.tree.map` go through it.
 
@@ -30,7 +30,7 @@ class Scaled:
     Array([[10. , 20. ,  1.5,  2. ]], dtype=float32)
 
     Args:
-      values: float8_e4m3fn, float8_e5m2 or int8, of any shape.
+      values: float8_e4m3fn, float8_e5m2, int8 or int4, of any shape. (On a device two int4 share a byte.)
       scales: float32, of the same rank: in each dimension as many as there are blocks.
       block: the sizes of a block in the last dimensions of values; in the others it is 1. A last block may be shorter.
 

@@ -26,13 +26,21 @@ struct Numbers {
   std::vector<Wide> values;
   std::vector<double> sizes;
 
-  Numbers(DType dtype, int64_t count) : dtype(dtype), bytes(count * size_of(dtype)), values(count), sizes(count) {
+  Numbers(DType dtype, int64_t count) : dtype(dtype), bytes(count * bits_of(dtype) / 8), values(count), sizes(count) {
+    const int64_t most = int64_t{1} << (std::min(bits_of(dtype), 8) - 1);  // of integers
     for (int64_t i = 0; i < count; ++i) {
-      const double part[2] = {is_integer(dtype) ? uniform(-128, 127) : uniform(-8, 8) / 8.0, is_complex(dtype) ? uniform(-8, 8) / 8.0 : 0};
+      const double part[2] = {is_integer(dtype) ? uniform(-most, most - 1) : uniform(-8, 8) / 8.0,
+                              is_complex(dtype) ? uniform(-8, 8) / 8.0 : 0};
       set(i, {part[0], part[1]});
     }
   }
-  void set(int64_t i, Wide x) { put(dtype, &bytes[i * size_of(dtype)], x), values[i] = x, sizes[i] = std::abs(x); }
+  void set(int64_t i, Wide x) {
+    values[i] = x, sizes[i] = std::abs(x);
+    if (bits_of(dtype) >= 8) return put(dtype, &bytes[i * size_of(dtype)], x);
+    // Two share a byte, the first in its low half.
+    const int shift = static_cast<int>(4 * (i % 2)), integer = std::isfinite(x.real()) ? static_cast<int>(x.real()) : 7;
+    bytes[i / 2] = static_cast<unsigned char>((bytes[i / 2] & 0xf0 >> shift) | (integer & 0xf) << shift);
+  }
   void fill(int64_t begin, int64_t end, double x) {
     for (int64_t i = begin; i < end; ++i) set(i, {x, x});
   }
@@ -67,7 +75,7 @@ inline void expect(const char* what, const Numbers& got, int64_t index, Wide sum
   const Wide x = get(got.dtype, &got.bytes[index * size_of(got.dtype)]);
   const DType wide = accumulator_of(got.dtype);
   const double tolerance = (terms + 8) * magnitude * epsilon(wide) + 2 * std::abs(sum) * epsilon(got.dtype);
-  for (int part = 0; part < 2; ++part) {
+  for (int part = 0; part < (is_complex(got.dtype) ? 2 : 1); ++part) {
     const double y = part ? x.imag() : x.real(), t = part ? sum.imag() : sum.real();
     if (!agrees(y, t, tolerance)) ragged_fail(what, got.dtype, index, y, t);
   }
@@ -81,7 +89,7 @@ struct RaggedRange {
   // others for the tiles of the catalogue; all are for the pipelined kernel if there are none.
   std::vector<int32_t> (*tiles_of)(Kind) = nullptr;
   bool (*has_pipeline)(Kind, bool contraction, bool transpose_rhs) = nullptr;
-  bool is_mixed = false;  // ragged rows of 16-bit types have weights of 8 bits
+  bool is_mixed = false;  // ragged rows of 16-bit types have narrower weights
 };
 
 inline std::vector<DType> ragged_dtypes() {
@@ -130,6 +138,9 @@ class RandomRagged {
     }
     lhs_ = operand(call_.lhs, call_.dtype, call_.lhs_rows * call_.lhs_columns(), chance(0.3));
     rhs_ = operand(call_.rhs, call_.rhs_dtype, rhs_entry_, chance(0.3));
+    if (call_.is_mixed() && !is_integer(call_.rhs_dtype) && call_.activation == Activation::none && chance(0.5)) {
+      rhs_.set(uniform(0, rhs_entry_ - 1), NAN);
+    }
     if (has_second()) second_ = operand(call_.second, call_.rhs_dtype, rhs_entry_, chance(0.3));
     if (has_scales()) draw_scales();
     if (finishes && chance(0.7)) bias_ = operand(call_.bias, call_.out_dtype, call_.groups * call_.columns(), true);
@@ -222,17 +233,20 @@ class RandomRagged {
       call.rhs_dtype = arithmetic_of(call.kind).rhs;
     }
     if (range.is_mixed) {
-      call.contraction = false, call.transpose_rhs = true, call.rhs_dtype = chance(0.5) ? DType::s8 : DType::e4m3;
+      constexpr DType kWeights[] = {DType::s8, DType::e4m3, DType::s4};
+      call.contraction = false, call.transpose_rhs = true, call.rhs_dtype = kWeights[uniform(0, 2)];
     }
     call.plan = drawn_plan(range, call);
     const bool pipelined = call.plan.shape != RaggedShape::none;
     if (range.is_mixed && pipelined) call.plan.shape = RaggedShape::wide;
     call.gated = pipelined && !call.contraction && chance(0.3);
-    const int64_t multiple = pipelined ? 16 / bytes_of(call.rhs_dtype) : 1;
+    const int64_t multiple = pipelined ? 128 / bits_of(call.rhs_dtype) : 1;
     const auto size = [&](int64_t most) { return multiple * uniform(1, std::max<int64_t>(most / multiple, 1)); };
     const int64_t part = chance(0.1) ? 1 : 6;  // most are small
     const bool along_k = call.contraction && call.transpose_rhs;
-    call.m = along_k ? size(range.m / part) : uniform(1, range.m / part), call.k = size(range.k / part), call.n = size(range.n / part);
+    const int64_t part_of_k = call.is_mixed() ? uniform(1, 2) : part;  // several steps of a stage, and blocks of scales
+    call.m = along_k ? size(range.m / part) : uniform(1, range.m / part);
+    call.k = size(range.k / part_of_k), call.n = size(range.n / part);
     if (pipelined && !along_k && !call.is_mixed() && chance(0.3)) draw_halves(call);
     call.groups = call.total_groups = uniform(1, 9);
     call.undefined_rest = !call.contraction && chance(0.3);

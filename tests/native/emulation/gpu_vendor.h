@@ -360,8 +360,8 @@ inline void wgmma(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[kBlocks]
   });
 }
 
-template <Kind kKind>
-inline void wgmma_from_registers(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[4][4], bool adds) {
+template <Kind kKind, int kBlocks>
+inline void wgmma_from_registers(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds) {
   const auto all = emulation::fragments_of(a);
   emulation::add_products<16>(sums, adds, [&](int row, int col, int k) {
     const uint32_t pair = all[row % 8 * 4 + k % 8 / 2].a[k / 8 * 2 + row % 16 / 8];

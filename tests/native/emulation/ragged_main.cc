@@ -3,7 +3,7 @@
 //
 //   emulated_ragged_check [--seed N] [--calls N] [--mixed] [--kinds NAME...]
 //
-// kinds: dtypes, all that have kernels without it. mixed: rows of 16 bits with weights of 8.
+// kinds: dtypes, all that have kernels without it. mixed: rows of 16 bits with narrower weights.
 //
 // The seed also determines the order of threads. Build: tests/native/emulation/{ragged_main,block,fiber,tensor_maps}.cc,
 // csrc/gpu/host/*launch.cu, csrc/gpu/instances/{ragged_*,tile_list,add_partial_sums}.cu and any files of the catalogue's kernels, with the

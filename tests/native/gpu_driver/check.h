@@ -40,7 +40,7 @@ class Check {
   // Prints one line for each group of checks; returns true if all passed.
   bool run() {
 #define DTYPE(...)
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(id, ...) groups<OfKind<Kind::id>>();
 #include "dtypes.def"
     std::printf("%s: %d faults in %d groups\n", faults_ || !groups_ ? "FAIL" : "PASS", faults_, groups_);
@@ -393,7 +393,7 @@ class Check {
     mixed<Types>("ready tiles, several a block", 4, {true, true});
     mixed<Types>("with epilogues", 12, {false, true}, true);
 #define DTYPE(id, ...) other_results<Types, Element<DType::id>>();
-#define SUM_DTYPE DTYPE
+#define OTHER_DTYPE DTYPE
 #define ARITHMETIC(...)
 #include "dtypes.def"
     k_ranges<Types>();

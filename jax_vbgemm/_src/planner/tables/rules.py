@@ -69,8 +69,8 @@ class RaggedRules:
 
     few_rows: ragged rows whose groups have fewer rows get narrow tiles. Their time is that of reading the matrices, and
       there are more of these tiles to distribute over the multiprocessors.
-    mixed_rows: 8-bit weights of groups with at most so many rows of 16 bits stay 8-bit until they are in registers.
-      Each 32 rows read them again, so that with more rows a widened copy is faster.
+    mixed_rows: weights of 8 or 4 bits of groups with at most so many rows of 16 bits stay narrow until they are in
+      registers. Each 32 rows read them again, so that with more rows a widened copy is faster.
     paired_k: ragged rows with several wide tiles of columns run in clusters of two thread blocks, which share copies,
       if the product's K is at least so large (inf: never).
     counted_flop: with more work than this, thread blocks take tiles from a counter, which a memset clears before the
