@@ -175,23 +175,25 @@ inline constexpr int kMaxRows[] = {8, 6, 4, 2};
 #endif
 inline constexpr int kMaxVectors = 4, kMaxSums = 28;
 
-// Whether the last of two or three vectors may have half the width: processors of which 512 bits take two passes compute it in one.
-inline constexpr bool kHalves = kVectorBytes == 64;
-
 // All micro-kernels: kernel[half][vectors - 1][rows - 1].
 template <class T, bool kComplex>
 struct MicroKernels {
   using Function = void (*)(const Micro<T>&);
   Function kernel[2][kMaxVectors][kMaxRows[0]] = {};
 
+  // Whether the last of `vectors` vectors, of which `tail` lanes are needed, has half the width. Processors that compute 512 bits in two
+  // passes need one for it.
+  static constexpr bool has_half(int vectors, int tail) { return has_half(vectors) && tail <= kLanes<T> / 2; }
   static constexpr int max_rows(int vectors) { return kMaxRows[vectors - 1] / (kComplex ? 2 : 1); }
   constexpr MicroKernels() { fill<1, 1>(); }
 
  private:
+  static constexpr bool has_half(int vectors) { return kVectorBytes == 64 && (vectors == 2 || vectors == 3); }
+
   template <int NV, int R>
   constexpr void fill() {
     kernel[0][NV - 1][R - 1] = &micro_kernel<T, kComplex, R, NV, false>;
-    if constexpr (kHalves && (NV == 2 || NV == 3)) kernel[1][NV - 1][R - 1] = &micro_kernel<T, kComplex, R, NV, true>;
+    if constexpr (has_half(NV)) kernel[1][NV - 1][R - 1] = &micro_kernel<T, kComplex, R, NV, true>;
     if constexpr (R < max_rows(NV)) {
       fill<NV, R + 1>();
     } else if constexpr (NV < kMaxVectors) {
