@@ -39,6 +39,8 @@ class Multiplier {
         in_place_(!kConverts && p.c.col_stride == 1 && (!p.finish || only_scales(*p.finish))) {}
 
   void run() {
+    // Nothing of the loops below is left of a product of this size: it has one block, whose K has one part.
+    if (p_.m <= kMaxRowsA && p_.n * kParts < kWide && p_.k <= kMaxK) return multiply_part({0, 0, p_.m, p_.n}, {0, p_.k, first_, last_});
     for_each_block(p_, [this](const Block& of_c) { block(of_c); });
   }
 
@@ -104,6 +106,7 @@ class Multiplier {
   static constexpr bool kConverts = sizeof(A) != sizeof(T);
   static constexpr int64_t kMaxK = 384, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
   static constexpr int64_t kFarApart = 256 << 10;
+  static constexpr int64_t kWide = 8 * kWidth;  // from so many numbers on, other orders of reading B and writing C may be faster
   // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kBytesOfNarrowB:
   // what a level-2 cache holds of B beside them. Measured on two Xeon cores with AVX-512 and 2 MB of level 2 each (2026-11-24,
   // docs/design/cpu.md, P9); not measured elsewhere.
@@ -193,7 +196,7 @@ class Multiplier {
 
   // Whether a wide B that few rows of A use, and that comes from memory, is read almost in its memory order.
   bool streams(const Block& block) const {
-    if (block.n < 8 * kWidth || p_.b.col_stride != 1) return false;
+    if (block.n * kParts < kWide || p_.b.col_stride != 1) return false;
     const bool far = p_.k * magnitude(p_.b.row_stride) * kParts * kSize >= 8 * kFarApart;
     return block.m <= (far ? 32 : Micros::max_rows(4));
   }
@@ -234,13 +237,14 @@ class Multiplier {
     for (int64_t j = 0, left = micro.sums_row / kWidth; left > 0;) {
       const Panel panel = make_panel(block, k, j, panel_vectors(left, block.m), packed_b_);
       if (prefetches) prefetch_next_part(block, k, panel);
-      const RowGroups groups(block.m, Micros::max_rows(panel.vectors));
-      Micro<T> at_panel = micro;
+      const RowGroups groups(static_cast<int>(block.m), Micros::max_rows(panel.vectors));
+      const T* const a_rows = micro.a;
       for (int group = 0, i = 0; group < groups.count;) {
         const int rows = groups.rows(group), alike = in_place_ ? groups.alike(group) : 1;
-        multiply_groups(block, k, panel, i, rows, alike, at_panel);
-        at_panel.a += alike * rows * micro.a_row, i += alike * rows, group += alike;
+        multiply_groups(block, k, panel, i, rows, alike, micro);
+        micro.a += alike * rows * micro.a_row, i += alike * rows, group += alike;
       }
+      micro.a = a_rows;
       j += panel.columns, left -= panel.vectors;
     }
   }
@@ -282,25 +286,31 @@ class Multiplier {
 
   // Multiplies `groups` groups of `rows` rows; one group if its sums go through an epilogue.
   void multiply_groups(const Block& block, const PartOfK& k, const Panel& panel, int64_t i, int rows, int groups, Micro<T>& micro) {
-    const int64_t width = panel.vectors * kWidth, c = (block.i + i) * p_.c.row_stride + (block.j + panel.j) * p_.c.col_stride;
-    alignas(64) T result[kMaxSums * kWidth];
-    T* sums = sums_ + (block.first_sums + i) * kParts * micro.sums_row + panel.j * kParts;
     const bool half = Micros::has_half(panel.vectors, panel.tail);
     micro.groups = groups;
     micro.b = panel.b, micro.b_k = panel.b_k, micro.tail = panel.tail;
     micro.last = panel.columns * kParts - (half ? kWidth / 2 : kWidth);
-    micro.sums_in = k.first ? nullptr : sums;
-    micro.sums_out = k.last ? nullptr : sums;
-    micro.c = in_place_ ? static_cast<T*>(p_.c.data) + c * kParts : result;
-    micro.c_row = in_place_ ? p_.c.row_stride * kParts : width;
-    kMicroKernels<T, kComplex>.kernel[half][panel.vectors - 1][rows - 1](micro);
-    if (k.last && !in_place_) write_block<Lhs>(p_, result, width, rows, panel.columns, block.i + i, block.j + panel.j);
+    micro.sums_in = micro.sums_out = nullptr;
+    if (!(k.first && k.last)) {
+      T* const sums = sums_ + (block.first_sums + i) * kParts * micro.sums_row + panel.j * kParts;
+      micro.sums_in = k.first ? nullptr : sums, micro.sums_out = k.last ? nullptr : sums;
+    }
+    const auto kernel = kMicroKernels<T, kComplex>.kernel[half][panel.vectors - 1][rows - 1];
+    if (in_place_) {
+      micro.c = static_cast<T*>(p_.c.data) + ((block.i + i) * p_.c.row_stride + block.j + panel.j) * kParts;
+      micro.c_row = p_.c.row_stride * kParts;
+      return kernel(micro);
+    }
+    alignas(64) T result[kMaxSums * kWidth];
+    micro.c = result, micro.c_row = panel.vectors * kWidth;
+    kernel(micro);
+    if (k.last) write_block<Lhs>(p_, result, micro.c_row, rows, panel.columns, block.i + i, block.j + panel.j);
   }
 
   // Whether C is computed along its rows. A product with a short K mostly writes C, which is faster along its rows, from a B that stays in
   // the level-2 cache.
   static bool goes_by_rows(const Block& block, const PartOfK& k, int64_t width) {
-    return width >= 8 * kWidth && k.count <= 64 && block.m > Micros::max_rows(4) && width <= 2 * kMaxPanels * kWidth &&
+    return width >= kWide && k.count <= 64 && block.m > Micros::max_rows(4) && width <= 2 * kMaxPanels * kWidth &&
            k.count * width * kSize <= Scratch::kBytesB;
   }
   void multiply_by_rows(const Block& block, const PartOfK& k, Micro<T>& micro) {
@@ -312,7 +322,7 @@ class Multiplier {
       const int vectors = static_cast<int>(smaller(across, ceil_div((block.n - j) * kParts, kWidth)));
       panels[count++] = make_panel(block, k, j, vectors, packed_b_ + j * kParts * k.count);
     }
-    const RowGroups groups(block.m, mostly_writes ? kFewRows : Micros::max_rows(2));
+    const RowGroups groups(static_cast<int>(block.m), mostly_writes ? kFewRows : Micros::max_rows(2));
     for (int group = 0, i = 0; group < groups.count; ++group) {
       const int rows = groups.rows(group);
       for (int panel = 0; panel < count; ++panel) multiply_groups(block, k, panels[panel], i, rows, 1, micro);
@@ -349,7 +359,7 @@ class Multiplier {
 };
 
 // The cost of a product in vector multiply-adds, if vectors run along the columns of B and C.
-inline int64_t cost(const Product& p, int lanes) {
+__attribute__((always_inline)) inline int64_t cost(const Product& p, int lanes) {
   const int64_t sums = p.m * ceil_div(p.n, lanes) * p.k;
   const int64_t packing = p.b.col_stride == 1 ? 0 : p.n * p.k * (p.b.row_stride == 1 ? 1 : 4);
   const int64_t storing = p.c.col_stride == 1 ? 0 : p.m * p.n * 4;

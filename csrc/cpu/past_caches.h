@@ -40,8 +40,9 @@ inline void copy_past_caches(char* to, const char* from, int64_t bytes) {
 // moves hides its stores behind them.
 inline bool goes_past_caches(const Product& p) {
   constexpr int64_t kWorkPerMove = 10;
+  if (!kStreams || !p.past_caches) return false;
   const bool waits = p.n * p.k <= kWorkPerMove * (p.k + 2 * p.n);
-  return kStreams && p.past_caches && waits && p.c.col_stride == 1 && p.c.row_stride == p.n && p.n * 64 <= Scratch::kBytesResults;
+  return waits && p.c.col_stride == 1 && p.c.row_stride == p.n && p.n * 64 <= Scratch::kBytesResults;
 }
 
 inline Matrix from_row(const Matrix& x, int64_t row, DType dtype) {

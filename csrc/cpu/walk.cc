@@ -20,10 +20,19 @@ Range cut(int64_t begin, int64_t end, int64_t size) {
   return {first, std::clamp<int64_t>(end, first, std::max(size, first))};
 }
 
-Matrix submatrix(const CpuCall& call, DType dtype, const Operand& x, const Problem& problem, int64_t batch, int64_t row, int64_t col) {
+// Where a matrix is in a batch.
+struct BatchIndex {
+  int64_t outer, inner;
+};
+BatchIndex batch_index(const Problem& problem, int64_t batch) {
+  if (batch == 0) return {0, 0};  // most often, and without a division
   const int64_t inner = std::max(problem.inner_batch, 1);
+  return {batch / inner, batch % inner};
+}
+
+Matrix submatrix(const CpuCall& call, DType dtype, const Operand& x, BatchIndex at, int64_t row, int64_t col) {
   const int64_t element =
-      x.offset + batch / inner * x.batch_stride[0] + batch % inner * x.batch_stride[1] + row * x.row_stride + col * x.col_stride;
+      x.offset + at.outer * x.batch_stride[0] + at.inner * x.batch_stride[1] + row * x.row_stride + col * x.col_stride;
   char* base = static_cast<char*>(call.buffers[x.buffer]);
   return {base + element * bytes_of(dtype), x.row_stride, x.col_stride};
 }
@@ -61,9 +70,8 @@ const TileRun& run_of(const Descriptors& plan, int64_t tile) {
 const Finish* read_epilogue(const CpuCall& call, int32_t index, int64_t batch, int64_t row, int64_t col, Finish& finish) {
   if (!call.plan.epilogues) return nullptr;
   const Epilogue& epilogue = call.plan.epilogues[index];
-  const auto addend = [&](const Operand& x) {
-    return x.buffer < 0 ? Matrix{} : submatrix(call, call.out_dtype, x, call.plan.problems[index], batch, row, col);
-  };
+  const BatchIndex at = batch_index(call.plan.problems[index], batch);
+  const auto addend = [&](const Operand& x) { return x.buffer < 0 ? Matrix{} : submatrix(call, call.out_dtype, x, at, row, col); };
   read_scalar(call, epilogue.alpha, finish.alpha);
   read_scalar(call, epilogue.beta, finish.beta);
   finish.source = addend(epilogue.source), finish.bias = addend(epilogue.bias), finish.activation = epilogue.activation;
@@ -74,25 +82,35 @@ const Finish* read_epilogue(const CpuCall& call, int32_t index, int64_t batch, i
 std::optional<Product> product_of_run(const CpuCall& call, int64_t tile, Finish& finish) {
   const Descriptors& plan = call.plan;
   const TileRun& run = run_of(plan, tile);
-  const int64_t place = plan.num_runs == plan.num_tiles ? 0 : tile - run.first_tile;
   const bool exists = run.problem >= 0 && run.problem < plan.num_problems && run.tile_id >= 0 && run.tile_id < kNumTiles;
-  if (!exists || run.tiles_y <= 0 || run.tiles_x <= 0 || place < 0) return {};
+  if (!exists) return {};
 
   const Problem& problem = plan.problems[run.problem];
   const TileShape& shape = kTiles[run.tile_id];
-  const int64_t batch = run.batch + place / run.tiles_x / run.tiles_y;
-  const int64_t row = run.row + place / run.tiles_x % run.tiles_y * shape.m, col = run.col + place % run.tiles_x * shape.n;
-  const Range m = cut(row, row + shape.m, problem.m), n = cut(col, col + shape.n, problem.n);
+  int64_t batch = run.batch, row = run.row, col = run.col;
+  if (plan.num_runs != plan.num_tiles) {
+    const int64_t place = tile - run.first_tile;
+    if (run.tiles_y <= 0 || run.tiles_x <= 0 || place < 0) return {};
+    batch += place / run.tiles_x / run.tiles_y;
+    row += place / run.tiles_x % run.tiles_y * shape.m, col += place % run.tiles_x * shape.n;
+  }
   const Range k = cut(run.k_begin, run.k_end, problem.k);
-  if (batch < 0 || batch >= problem.batch || m.begin == m.end || n.begin == n.end) return {};
+  if (batch < 0 || batch >= problem.batch || row < 0 || row >= problem.m || col < 0 || col >= problem.n) return {};
 
   const Arithmetic& arithmetic = arithmetic_of(call.kind);
-  const Matrix a = submatrix(call, arithmetic.lhs, problem.a, problem, batch, m.begin, k.begin);
-  const Matrix b = submatrix(call, arithmetic.rhs, problem.b, problem, batch, k.begin, n.begin);
-  const Matrix c = submatrix(call, call.out_dtype, problem.c, problem, batch, m.begin, n.begin);
-  const Finish* epilogue = read_epilogue(call, run.problem, batch, m.begin, n.begin, finish);
-  return Product{call.kind, call.out_dtype, m.end - m.begin, n.end - n.begin, k.end - k.begin, a, b,
-                 c,         epilogue,       problem.m,       problem.n,       call.past_caches};
+  const BatchIndex at = batch_index(problem, batch);
+  return Product{call.kind,
+                 call.out_dtype,
+                 std::min<int64_t>(shape.m, problem.m - row),
+                 std::min<int64_t>(shape.n, problem.n - col),
+                 k.end - k.begin,
+                 submatrix(call, arithmetic.lhs, problem.a, at, row, k.begin),
+                 submatrix(call, arithmetic.rhs, problem.b, at, k.begin, col),
+                 submatrix(call, call.out_dtype, problem.c, at, row, col),
+                 read_epilogue(call, run.problem, batch, row, col, finish),
+                 problem.m,
+                 problem.n,
+                 call.past_caches};
 }
 
 // Whether a tile's position lies inside C of an existing problem.
@@ -197,6 +215,7 @@ bool fills_caches(const CpuCall& call) {
 void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
   thread_local Scratch scratch;
   const Descriptors& plan = call.plan;
+  const auto multiply = kernels().multiply;
   if (!plan.tiles && plan.num_runs <= 0) return;
   for (int64_t block = begin; block < end; ++block) {
     const Range tiles = plan.block_first ? cut(plan.block_first[block], plan.block_first[block + 1], plan.num_tiles)
@@ -210,7 +229,7 @@ void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
       }
       Finish finish;
       const auto product = product_of_run(call, tile, finish);
-      if (product) kernels().multiply(*product, scratch);
+      if (product) multiply(*product, scratch);
     }
   }
 }
