@@ -18,6 +18,16 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
+// of[y] = 2^21 / y, rounded up.
+struct Reciprocals {
+  constexpr Reciprocals() {
+    for (int y = 1; y <= kMost; ++y) of[y] = ((1 << 21) + y - 1) / y;
+  }
+  static constexpr int kMost = 1 << 10;
+  uint32_t of[kMost + 1] = {};
+};
+inline constexpr Reciprocals kReciprocals;
+
 // One product of elements Lhs and Rhs, each of kParts numbers, computed in numbers of type T.
 template <class Lhs, class Rhs>
 class Multiplier {
@@ -249,9 +259,13 @@ class Multiplier {
     }
   }
 
+  // x / y without a division, on which the choice of a micro-kernel would wait: exact for x < 2^11 and y <= 2^10.
+  static int quotient(int x, int y) { return static_cast<int>(static_cast<uint32_t>(x) * kReciprocals.of[y] >> 21); }
+  static_assert(kMaxRowsA + Micros::max_rows(1) < 1 << 11);
+
   // Divides rows into groups as evenly as possible: 16 rows become 6, 5 and 5, which hide latencies better than 6, 6 and 4.
   struct RowGroups {
-    RowGroups(int m, int most) : count((m + most - 1) / most), base(m / count), larger(m % count) {}
+    RowGroups(int m, int most) : count(quotient(m + most - 1, most)), base(quotient(m, count)), larger(m - base * count) {}
     int rows(int group) const { return base + (group < larger); }
     // How many groups from this one on have as many rows.
     int alike(int group) const { return (group < larger ? larger : count) - group; }
@@ -402,20 +416,28 @@ inline void multiply_by(Algorithm algorithm, const Product& product, Scratch& sc
   run_past_caches(product, scratch, [&](const Product& piece) { Mine(piece, scratch).run(); });
 }
 
+// Chooses between the product and its transpose.
 template <class Lhs, class Rhs>
-inline void multiply(Product p, Scratch& scratch) {
-  strides_along_one(p);
-  const int lanes = kLanes<SumNumberOf<Lhs>> / (1 + kIsComplex<Lhs>);
+inline void multiply_either_way(const Product& p, Scratch& scratch) {
+  constexpr int kOneVector = kLanes<SumNumberOf<Lhs>> / (1 + kIsComplex<Lhs>);
   const Algorithm as_it_is = algorithm_of<Lhs, Rhs>(p);
   if (as_it_is == Algorithm::blocks) {
     const Product other = transposed(p);
     const Algorithm across = algorithm_of<Rhs, Lhs>(other);
-    if (across != Algorithm::blocks || cost(other, lanes) < cost(p, lanes)) {
+    if (across != Algorithm::blocks || cost(other, kOneVector) < cost(p, kOneVector)) {
       Finish finish;
       return multiply_by<Rhs, Lhs>(across, transposed(p, finish), scratch);
     }
   }
   multiply_by<Lhs, Rhs>(as_it_is, p, scratch);
+}
+
+template <class Lhs, class Rhs>
+inline void multiply(const Product& p, Scratch& scratch) {
+  if (p.k != 1 && p.whole_m != 1 && p.whole_n != 1) return multiply_either_way<Lhs, Rhs>(p, scratch);
+  Product copy = p;
+  strides_along_one(copy);
+  multiply_either_way<Lhs, Rhs>(copy, scratch);
 }
 
 inline void multiply(const Product& p, Scratch& scratch) {

@@ -30,11 +30,11 @@ BatchIndex batch_index(const Problem& problem, int64_t batch) {
   return {batch / inner, batch % inner};
 }
 
-Matrix submatrix(const CpuCall& call, DType dtype, const Operand& x, BatchIndex at, int64_t row, int64_t col) {
+void place(const CpuCall& call, DType dtype, const Operand& x, BatchIndex at, int64_t row, int64_t col, Matrix& to) {
   const int64_t element =
       x.offset + at.outer * x.batch_stride[0] + at.inner * x.batch_stride[1] + row * x.row_stride + col * x.col_stride;
-  char* base = static_cast<char*>(call.buffers[x.buffer]);
-  return {base + element * bytes_of(dtype), x.row_stride, x.col_stride};
+  to.data = static_cast<char*>(call.buffers[x.buffer]) + element * bytes_of(dtype);
+  to.row_stride = x.row_stride, to.col_stride = x.col_stride;
 }
 
 // Reads a scalar: a number known at trace time, or an element of a buffer of accumulators.
@@ -67,50 +67,49 @@ const TileRun& run_of(const Descriptors& plan, int64_t tile) {
 }
 
 // Reads the epilogue of a part of a problem's C. Returns null if the plan has no epilogues.
-const Finish* read_epilogue(const CpuCall& call, int32_t index, int64_t batch, int64_t row, int64_t col, Finish& finish) {
+const Finish* read_epilogue(const CpuCall& call, int32_t index, BatchIndex at, int64_t row, int64_t col, Finish& finish) {
   if (!call.plan.epilogues) return nullptr;
   const Epilogue& epilogue = call.plan.epilogues[index];
-  const BatchIndex at = batch_index(call.plan.problems[index], batch);
-  const auto addend = [&](const Operand& x) { return x.buffer < 0 ? Matrix{} : submatrix(call, call.out_dtype, x, at, row, col); };
   read_scalar(call, epilogue.alpha, finish.alpha);
   read_scalar(call, epilogue.beta, finish.beta);
-  finish.source = addend(epilogue.source), finish.bias = addend(epilogue.bias), finish.activation = epilogue.activation;
+  finish.source = finish.bias = {};
+  if (epilogue.source.buffer >= 0) place(call, call.out_dtype, epilogue.source, at, row, col, finish.source);
+  if (epilogue.bias.buffer >= 0) place(call, call.out_dtype, epilogue.bias, at, row, col, finish.bias);
+  finish.activation = epilogue.activation;
   return &finish;
 }
 
 // The handler has checked the problem table against the buffers; here a tile is clipped to its problem, whatever its descriptor says.
-std::optional<Product> product_of_run(const CpuCall& call, int64_t tile, Finish& finish) {
+// The product is written member by member: a copy by vectors would wait until these stores have left the store buffer.
+bool product_of_run(const CpuCall& call, int64_t tile, Product& product, Finish& finish) {
   const Descriptors& plan = call.plan;
   const TileRun& run = run_of(plan, tile);
   const bool exists = run.problem >= 0 && run.problem < plan.num_problems && run.tile_id >= 0 && run.tile_id < kNumTiles;
-  if (!exists) return {};
+  if (!exists) return false;
 
   const Problem& problem = plan.problems[run.problem];
   const TileShape& shape = kTiles[run.tile_id];
   int64_t batch = run.batch, row = run.row, col = run.col;
   if (plan.num_runs != plan.num_tiles) {
     const int64_t place = tile - run.first_tile;
-    if (run.tiles_y <= 0 || run.tiles_x <= 0 || place < 0) return {};
+    if (run.tiles_y <= 0 || run.tiles_x <= 0 || place < 0) return false;
     batch += place / run.tiles_x / run.tiles_y;
     row += place / run.tiles_x % run.tiles_y * shape.m, col += place % run.tiles_x * shape.n;
   }
   const Range k = cut(run.k_begin, run.k_end, problem.k);
-  if (batch < 0 || batch >= problem.batch || row < 0 || row >= problem.m || col < 0 || col >= problem.n) return {};
+  if (batch < 0 || batch >= problem.batch || row < 0 || row >= problem.m || col < 0 || col >= problem.n) return false;
 
   const Arithmetic& arithmetic = arithmetic_of(call.kind);
   const BatchIndex at = batch_index(problem, batch);
-  return Product{call.kind,
-                 call.out_dtype,
-                 std::min<int64_t>(shape.m, problem.m - row),
-                 std::min<int64_t>(shape.n, problem.n - col),
-                 k.end - k.begin,
-                 submatrix(call, arithmetic.lhs, problem.a, at, row, k.begin),
-                 submatrix(call, arithmetic.rhs, problem.b, at, k.begin, col),
-                 submatrix(call, call.out_dtype, problem.c, at, row, col),
-                 read_epilogue(call, run.problem, batch, row, col, finish),
-                 problem.m,
-                 problem.n,
-                 call.past_caches};
+  product.kind = call.kind, product.out_dtype = call.out_dtype;
+  product.m = std::min<int64_t>(shape.m, problem.m - row), product.n = std::min<int64_t>(shape.n, problem.n - col);
+  product.k = k.end - k.begin;
+  place(call, arithmetic.lhs, problem.a, at, row, k.begin, product.a);
+  place(call, arithmetic.rhs, problem.b, at, k.begin, col, product.b);
+  place(call, call.out_dtype, problem.c, at, row, col, product.c);
+  product.finish = read_epilogue(call, run.problem, at, row, col, finish);
+  product.whole_m = problem.m, product.whole_n = problem.n, product.past_caches = call.past_caches;
+  return true;
 }
 
 // Whether a tile's position lies inside C of an existing problem.
@@ -163,7 +162,7 @@ std::optional<Product> product_of_ready_tile(const CpuCall& call, const ReadyTil
   }
   const std::optional<Matrix> c = part_of(call, call.out_dtype, c_part, at.rows, at.cols, call.num_operands, call.num_buffers);
   if (!c) return {};
-  product.c = *c, product.finish = read_epilogue(call, at.problem, at.batch, at.row, at.col, finish);
+  product.c = *c, product.finish = read_epilogue(call, at.problem, batch_index(call.plan.problems[at.problem], at.batch), at.row, at.col, finish);
   product.past_caches = call.past_caches;
   return product;
 }
@@ -176,7 +175,7 @@ void add_split(const CpuCall& call, const SplitTile& split) {
   const char* const sums = sums_at(call, split.first, split.slices, split.slice_stride, of_slice);
   if (!c || !sums) return;
   Finish finish;
-  const Finish* epilogue = read_epilogue(call, at.problem, at.batch, at.row, at.col, finish);
+  const Finish* epilogue = read_epilogue(call, at.problem, batch_index(call.plan.problems[at.problem], at.batch), at.row, at.col, finish);
   kernels().add_partial_sums(
       {call.kind, call.out_dtype, at.rows, at.cols, sums, split.pitch, split.slices, split.slice_stride, *c, epilogue});
 }
@@ -227,9 +226,9 @@ void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
         multiply_ready_tiles(call, plan.tiles + first, plan.tiles + tile, scratch);
         continue;
       }
+      Product product;
       Finish finish;
-      const auto product = product_of_run(call, tile, finish);
-      if (product) multiply(*product, scratch);
+      if (product_of_run(call, tile, product, finish)) multiply(product, scratch);
     }
   }
 }
