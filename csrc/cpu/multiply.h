@@ -226,7 +226,7 @@ class Multiplier {
     }
   }
 
-  void multiply_part(const Block& block, const PartOfK& k) {
+  __attribute__((always_inline)) void multiply_part(const Block& block, const PartOfK& k) {
     const A* a = a_ + (block.i * p_.a.row_stride + k.begin * p_.a.col_stride) * kParts;
     const bool copies = copies_a(block);
     Micro<T> micro;
@@ -412,8 +412,7 @@ inline void multiply_by(Algorithm algorithm, const Product& product, Scratch& sc
     }
   }
   Mine multiplier(product, scratch);
-  if (!goes_past_caches(product) || multiplier.writes_vectors()) return multiplier.run();
-  run_past_caches(product, scratch, [&](const Product& piece) { Mine(piece, scratch).run(); });
+  run_by(multiplier.writes_vectors(), [&](const Product& piece) { Mine(piece, scratch).run(); });
 }
 
 // Chooses between the product and its transpose.
@@ -421,15 +420,15 @@ template <class Lhs, class Rhs>
 inline void multiply_either_way(const Product& p, Scratch& scratch) {
   constexpr int kOneVector = kLanes<SumNumberOf<Lhs>> / (1 + kIsComplex<Lhs>);
   const Algorithm as_it_is = algorithm_of<Lhs, Rhs>(p);
-  if (as_it_is == Algorithm::blocks) {
-    const Product other = transposed(p);
-    const Algorithm across = algorithm_of<Rhs, Lhs>(other);
-    if (across != Algorithm::blocks || cost(other, kOneVector) < cost(p, kOneVector)) {
-      Finish finish;
-      return multiply_by<Rhs, Lhs>(across, transposed(p, finish), scratch);
-    }
+  if (as_it_is != Algorithm::blocks) return multiply_by<Lhs, Rhs>(as_it_is, p, scratch);
+  const Product other = transposed(p);
+  const Algorithm across = algorithm_of<Rhs, Lhs>(other);
+  if (across == Algorithm::blocks && cost(other, kOneVector) >= cost(p, kOneVector)) {
+    if (p.past_caches) return multiply_by<Lhs, Rhs>(as_it_is, p, scratch);
+    return Multiplier<Lhs, Rhs>(p, scratch).run();
   }
-  multiply_by<Lhs, Rhs>(as_it_is, p, scratch);
+  Finish finish;
+  multiply_by<Rhs, Lhs>(across, transposed(p, finish), scratch);
 }
 
 template <class Lhs, class Rhs>

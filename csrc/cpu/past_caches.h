@@ -36,9 +36,9 @@ inline void copy_past_caches(char* to, const char* from, int64_t bytes) {
   __builtin_memcpy(to + at, from + at, bytes - at);
 }
 
-// Whether a product is bound by memory and its rows are contiguous without gaps. A product with more multiply-adds for each number that it
-// moves hides its stores behind them.
-inline bool goes_past_caches(const Product& p) {
+// Whether a product goes past the caches: it may, it is bound by memory, and its rows are contiguous without gaps. A product with more
+// multiply-adds for each number that it moves hides its stores behind them.
+__attribute__((always_inline)) inline bool goes_past_caches(const Product& p) {
   constexpr int64_t kWorkPerMove = 10;
   if (!kStreams || !p.past_caches) return false;
   const bool waits = p.n * p.k <= kWorkPerMove * (p.k + 2 * p.n);

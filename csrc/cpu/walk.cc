@@ -20,19 +20,19 @@ Range cut(int64_t begin, int64_t end, int64_t size) {
   return {first, std::clamp<int64_t>(end, first, std::max(size, first))};
 }
 
-// Where a matrix is in a batch.
-struct BatchIndex {
-  int64_t outer, inner;
+// The origin of a part of a problem's C: where its matrix is in the batch, and the part in the matrix.
+struct Origin {
+  int64_t outer, inner, row, col;
 };
-BatchIndex batch_index(const Problem& problem, int64_t batch) {
-  if (batch == 0) return {0, 0};  // most often, and without a division
+Origin origin(const Problem& problem, int64_t batch, int64_t row, int64_t col) {
+  if (batch == 0) return {0, 0, row, col};  // most often, and without a division
   const int64_t inner = std::max(problem.inner_batch, 1);
-  return {batch / inner, batch % inner};
+  return {batch / inner, batch % inner, row, col};
 }
 
-void place(const CpuCall& call, DType dtype, const Operand& x, BatchIndex at, int64_t row, int64_t col, Matrix& to) {
-  const int64_t element =
-      x.offset + at.outer * x.batch_stride[0] + at.inner * x.batch_stride[1] + row * x.row_stride + col * x.col_stride;
+void place(const CpuCall& call, DType dtype, const Operand& x, const Origin& at, int64_t row, int64_t col, Matrix& to) {
+  int64_t element = x.offset + row * x.row_stride + col * x.col_stride;
+  if (at.outer || at.inner) element += at.outer * x.batch_stride[0] + at.inner * x.batch_stride[1];
   to.data = static_cast<char*>(call.buffers[x.buffer]) + element * bytes_of(dtype);
   to.row_stride = x.row_stride, to.col_stride = x.col_stride;
 }
@@ -67,25 +67,31 @@ const TileRun& run_of(const Descriptors& plan, int64_t tile) {
 }
 
 // Reads the epilogue of a part of a problem's C. Returns null if the plan has no epilogues.
-const Finish* read_epilogue(const CpuCall& call, int32_t index, BatchIndex at, int64_t row, int64_t col, Finish& finish) {
+const Finish* read_epilogue(const CpuCall& call, int32_t index, const Origin& at, Finish& finish) {
   if (!call.plan.epilogues) return nullptr;
   const Epilogue& epilogue = call.plan.epilogues[index];
   read_scalar(call, epilogue.alpha, finish.alpha);
   read_scalar(call, epilogue.beta, finish.beta);
   finish.source = finish.bias = {};
-  if (epilogue.source.buffer >= 0) place(call, call.out_dtype, epilogue.source, at, row, col, finish.source);
-  if (epilogue.bias.buffer >= 0) place(call, call.out_dtype, epilogue.bias, at, row, col, finish.bias);
+  if (epilogue.source.buffer >= 0) place(call, call.out_dtype, epilogue.source, at, at.row, at.col, finish.source);
+  if (epilogue.bias.buffer >= 0) place(call, call.out_dtype, epilogue.bias, at, at.row, at.col, finish.bias);
   finish.activation = epilogue.activation;
   return &finish;
 }
 
-// The handler has checked the problem table against the buffers; here a tile is clipped to its problem, whatever its descriptor says.
-// The product is written member by member: a copy by vectors would wait until these stores have left the store buffer.
-bool product_of_run(const CpuCall& call, int64_t tile, Product& product, Finish& finish) {
+// What all products of a call have in common.
+Product product_of_call(const CpuCall& call) {
+  Product product{};
+  product.kind = call.kind, product.out_dtype = call.out_dtype, product.past_caches = call.past_caches;
+  return product;
+}
+
+// Changes a product of the call to that of a tile, and returns whether there is one. The handler has checked the problem table against the
+// buffers; here a tile is clipped to its problem, whatever its descriptor says.
+bool becomes_tile(Product& product, const CpuCall& call, int64_t tile, Finish& finish) {
   const Descriptors& plan = call.plan;
   const TileRun& run = run_of(plan, tile);
-  const bool exists = run.problem >= 0 && run.problem < plan.num_problems && run.tile_id >= 0 && run.tile_id < kNumTiles;
-  if (!exists) return false;
+  if (run.problem < 0 || run.problem >= plan.num_problems || run.tile_id < 0 || run.tile_id >= kNumTiles) return false;
 
   const Problem& problem = plan.problems[run.problem];
   const TileShape& shape = kTiles[run.tile_id];
@@ -96,19 +102,18 @@ bool product_of_run(const CpuCall& call, int64_t tile, Product& product, Finish&
     batch += place / run.tiles_x / run.tiles_y;
     row += place / run.tiles_x % run.tiles_y * shape.m, col += place % run.tiles_x * shape.n;
   }
-  const Range k = cut(run.k_begin, run.k_end, problem.k);
   if (batch < 0 || batch >= problem.batch || row < 0 || row >= problem.m || col < 0 || col >= problem.n) return false;
+  const int32_t k_begin = std::max(std::min(run.k_begin, problem.k), 0), k_end = std::max(std::min(run.k_end, problem.k), k_begin);
 
   const Arithmetic& arithmetic = arithmetic_of(call.kind);
-  const BatchIndex at = batch_index(problem, batch);
-  product.kind = call.kind, product.out_dtype = call.out_dtype;
+  const Origin at = origin(problem, batch, row, col);
   product.m = std::min<int64_t>(shape.m, problem.m - row), product.n = std::min<int64_t>(shape.n, problem.n - col);
-  product.k = k.end - k.begin;
-  place(call, arithmetic.lhs, problem.a, at, row, k.begin, product.a);
-  place(call, arithmetic.rhs, problem.b, at, k.begin, col, product.b);
+  product.k = k_end - k_begin;
+  place(call, arithmetic.lhs, problem.a, at, row, k_begin, product.a);
+  place(call, arithmetic.rhs, problem.b, at, k_begin, col, product.b);
   place(call, call.out_dtype, problem.c, at, row, col, product.c);
-  product.finish = read_epilogue(call, run.problem, at, row, col, finish);
-  product.whole_m = problem.m, product.whole_n = problem.n, product.past_caches = call.past_caches;
+  product.finish = read_epilogue(call, run.problem, at, finish);
+  product.whole_m = problem.m, product.whole_n = problem.n;
   return true;
 }
 
@@ -118,6 +123,10 @@ bool exists(const Descriptors& plan, const TilePosition& at) {
   const Problem& p = plan.problems[at.problem];
   return at.batch >= 0 && at.batch < p.batch && at.row >= 0 && at.col >= 0 && int64_t{at.row} + at.rows <= p.m &&
          int64_t{at.col} + at.cols <= p.n;
+}
+
+Origin origin_of(const CpuCall& call, const TilePosition& at) {
+  return origin(call.plan.problems[at.problem], at.batch, at.row, at.col);
 }
 
 // Returns a part of one of the buffers [first, last), or nothing if it extends beyond the buffer.
@@ -162,7 +171,7 @@ std::optional<Product> product_of_ready_tile(const CpuCall& call, const ReadyTil
   }
   const std::optional<Matrix> c = part_of(call, call.out_dtype, c_part, at.rows, at.cols, call.num_operands, call.num_buffers);
   if (!c) return {};
-  product.c = *c, product.finish = read_epilogue(call, at.problem, batch_index(call.plan.problems[at.problem], at.batch), at.row, at.col, finish);
+  product.c = *c, product.finish = read_epilogue(call, at.problem, origin_of(call, at), finish);
   product.past_caches = call.past_caches;
   return product;
 }
@@ -175,7 +184,7 @@ void add_split(const CpuCall& call, const SplitTile& split) {
   const char* const sums = sums_at(call, split.first, split.slices, split.slice_stride, of_slice);
   if (!c || !sums) return;
   Finish finish;
-  const Finish* epilogue = read_epilogue(call, at.problem, batch_index(call.plan.problems[at.problem], at.batch), at.row, at.col, finish);
+  const Finish* epilogue = read_epilogue(call, at.problem, origin_of(call, at), finish);
   kernels().add_partial_sums(
       {call.kind, call.out_dtype, at.rows, at.cols, sums, split.pitch, split.slices, split.slice_stride, *c, epilogue});
 }
@@ -215,6 +224,7 @@ void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
   thread_local Scratch scratch;
   const Descriptors& plan = call.plan;
   const auto multiply = kernels().multiply;
+  Product product = product_of_call(call);
   if (!plan.tiles && plan.num_runs <= 0) return;
   for (int64_t block = begin; block < end; ++block) {
     const Range tiles = plan.block_first ? cut(plan.block_first[block], plan.block_first[block + 1], plan.num_tiles)
@@ -226,9 +236,8 @@ void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
         multiply_ready_tiles(call, plan.tiles + first, plan.tiles + tile, scratch);
         continue;
       }
-      Product product;
       Finish finish;
-      if (product_of_run(call, tile, product, finish)) multiply(product, scratch);
+      if (becomes_tile(product, call, tile, finish)) multiply(product, scratch);
     }
   }
 }
