@@ -43,6 +43,11 @@ inline V join(V sums, [[maybe_unused]] V sums_im) {
   return sums;
 }
 
+template <bool kValue>
+struct Constant {
+  constexpr bool operator()() const { return kValue; }
+};
+
 // The compiler forgets how a pointer was computed. Otherwise it computes the addresses of all rows ahead of the loops, more than there are
 // registers for, which for small products takes as long as the products.
 template <class P>
@@ -84,22 +89,15 @@ void micro_kernel(const Micro<T>& x) {
   T *c = x.c, *sums_out = x.sums_out;
   for (int64_t group = x.groups; group > 0; --group) {
     if (x.ahead) prefetch(reinterpret_cast<const char*>(a_rows) + x.ahead, R * x.a_row * static_cast<int64_t>(sizeof(T)));
-    V sums[kRows][NV] = {};
-    Last last[kRows] = {};
-    if (sums_in) {
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r, sums_in = opaque(sums_in + x.sums_row)) {
-#pragma GCC unroll 4
-        for (int v = 0; v < kWhole; ++v) sums[r][v] = load<V>(sums_in + v * kWidth);
-        last[r] = load<Last>(sums_in + at_last);
-      }
-    }
-
+    V sums[kRows][NV];
+    Last last[kRows];
     RowsOfA<T, R> a(a_rows, x.a_row);
     a_rows += R * x.a_row;
     const int64_t a_k = x.a_k, b_k = x.b_k;
     const T* b = x.b;
-    for (int64_t k = x.k; k > 0; --k) {
+    // One step of K. The first step multiplies only: sums that are set to zero before it take small products some percent of their time.
+    const auto step = [&](auto is_first) __attribute__((always_inline)) {
+      const auto add = [&](auto& sum, auto product) { sum = is_first() ? product : sum + product; };
       V row[NV];
       Last last_of_row;
 #pragma GCC unroll 4
@@ -113,12 +111,27 @@ void micro_kernel(const Micro<T>& x) {
       for (int r = 0; r < kRows; ++r) {
         const T scalar = a(r / kParts, r % kParts);
 #pragma GCC unroll 4
-        for (int v = 0; v < kWhole; ++v) sums[r][v] += scalar * row[v];
-        last[r] += scalar * last_of_row;
+        for (int v = 0; v < kWhole; ++v) add(sums[r][v], scalar * row[v]);
+        add(last[r], scalar * last_of_row);
       }
       a.advance(a_k);
       b += b_k;
+    };
+
+    int64_t k = x.k;
+    if (!sums_in && k > 0) {
+      step(Constant<true>{});
+      --k;
+    } else {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kWhole; ++v) sums[r][v] = sums_in ? load<V>(sums_in + v * kWidth) : V{};
+        last[r] = sums_in ? load<Last>(sums_in + at_last) : Last{};
+        if (sums_in) sums_in = opaque(sums_in + x.sums_row);
+      }
     }
+    for (; k > 0; --k) step(Constant<false>{});
 
     if (sums_out) {
 #pragma GCC unroll 16
