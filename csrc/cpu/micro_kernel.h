@@ -188,33 +188,72 @@ inline constexpr int kMaxRows[] = {8, 6, 4, 2};
 #endif
 inline constexpr int kMaxVectors = 4, kMaxSums = 28;
 
-// All micro-kernels: kernel[half][vectors - 1][rows - 1].
+// The micro-kernels, and how a block of C is divided among them.
 template <class T, bool kComplex>
 struct MicroKernels {
   using Function = void (*)(const Micro<T>&);
-  Function kernel[2][kMaxVectors][kMaxRows[0]] = {};
+
+  constexpr MicroKernels() { fill<1, 1>(); }
+  static Function kernel(bool half, int vectors, int rows);
+
+  static constexpr int max_rows(int vectors) { return kMaxRows[vectors - 1] / (kComplex ? 2 : 1); }
+
+  // Two vectors in a panel use the registers best. At the end a panel of three is faster than two and one, and very few rows leave
+  // registers for four.
+  static int panel_vectors(int64_t left, int64_t m) {
+    if (m <= max_rows(4)) return static_cast<int>(smaller(left, 4));
+    return static_cast<int>(left == 3 ? 3 : smaller(left, 2));
+  }
 
   // Whether the last of `vectors` vectors, of which `tail` lanes are needed, has half the width. Processors that compute 512 bits in two
   // passes need one for it.
   static constexpr bool has_half(int vectors, int tail) { return has_half(vectors) && tail <= kLanes<T> / 2; }
-  static constexpr int max_rows(int vectors) { return kMaxRows[vectors - 1] / (kComplex ? 2 : 1); }
-  constexpr MicroKernels() { fill<1, 1>(); }
 
  private:
   static constexpr bool has_half(int vectors) { return kVectorBytes == 64 && (vectors == 2 || vectors == 3); }
 
   template <int NV, int R>
   constexpr void fill() {
-    kernel[0][NV - 1][R - 1] = &micro_kernel<T, kComplex, R, NV, false>;
-    if constexpr (has_half(NV)) kernel[1][NV - 1][R - 1] = &micro_kernel<T, kComplex, R, NV, true>;
+    kernels[0][NV - 1][R - 1] = &micro_kernel<T, kComplex, R, NV, false>;
+    if constexpr (has_half(NV)) kernels[1][NV - 1][R - 1] = &micro_kernel<T, kComplex, R, NV, true>;
     if constexpr (R < max_rows(NV)) {
       fill<NV, R + 1>();
     } else if constexpr (NV < kMaxVectors) {
       fill<NV + 1, 1>();
     }
   }
+
+  Function kernels[2][kMaxVectors][kMaxRows[0]] = {};
 };
 template <class T, bool kComplex>
 inline constexpr MicroKernels<T, kComplex> kMicroKernels;
+template <class T, bool kComplex>
+inline typename MicroKernels<T, kComplex>::Function MicroKernels<T, kComplex>::kernel(bool half, int vectors, int rows) {
+  return kMicroKernels<T, kComplex>.kernels[half][vectors - 1][rows - 1];
+}
+
+// of[y] = 2^kShift / y, rounded up.
+struct Reciprocals {
+  static constexpr int kMost = 1 << 10, kShift = 21;
+  constexpr Reciprocals() {
+    for (int y = 1; y <= kMost; ++y) of[y] = ((1 << kShift) + y - 1) / y;
+  }
+  uint32_t of[kMost + 1] = {};
+};
+inline constexpr Reciprocals kReciprocals;
+
+// Divides rows into groups as evenly as possible: 16 rows become 6, 5 and 5, which hide latencies better than 6, 6 and 4.
+struct RowGroups {
+  static constexpr int kMostRows = Reciprocals::kMost;
+  RowGroups(int m, int most) : count(quotient(m + most - 1, most)), base(quotient(m, count)), larger(m - base * count) {}
+  int rows(int group) const { return base + (group < larger); }
+  // How many groups from this one on have as many rows.
+  int alike(int group) const { return (group < larger ? larger : count) - group; }
+  int count, base, larger;
+
+ private:
+  // x / y, exact for these sizes. The choice of a micro-kernel would wait for divisions.
+  static int quotient(int x, int y) { return static_cast<int>(static_cast<uint32_t>(x) * kReciprocals.of[y] >> Reciprocals::kShift); }
+};
 
 }  // namespace vbgemm::VBGEMM_ISA

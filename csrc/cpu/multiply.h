@@ -15,18 +15,9 @@
 #include "cpu/pack.h"
 #include "cpu/past_caches.h"
 #include "cpu/short_rows.h"
+#include "cpu/small.h"
 
 namespace vbgemm::VBGEMM_ISA {
-
-// of[y] = 2^21 / y, rounded up.
-struct Reciprocals {
-  constexpr Reciprocals() {
-    for (int y = 1; y <= kMost; ++y) of[y] = ((1 << 21) + y - 1) / y;
-  }
-  static constexpr int kMost = 1 << 10;
-  uint32_t of[kMost + 1] = {};
-};
-inline constexpr Reciprocals kReciprocals;
 
 // One product of elements Lhs and Rhs, each of kParts numbers, computed in numbers of type T.
 template <class Lhs, class Rhs>
@@ -116,6 +107,7 @@ class Multiplier {
   static constexpr bool kConverts = sizeof(A) != sizeof(T);
   static constexpr int64_t kMaxK = 384, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
   static constexpr int64_t kFarApart = 256 << 10;
+  static_assert(kMaxRowsA <= RowGroups::kMostRows);
   static constexpr int64_t kWide = 8 * kWidth;  // from so many numbers on, other orders of reading B and writing C may be faster
   // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kBytesOfNarrowB:
   // what a level-2 cache holds of B beside them. Measured on two Xeon cores with AVX-512 and 2 MB of level 2 each (2026-11-24,
@@ -226,7 +218,7 @@ class Multiplier {
     }
   }
 
-  __attribute__((always_inline)) void multiply_part(const Block& block, const PartOfK& k) {
+  void multiply_part(const Block& block, const PartOfK& k) {
     const A* a = a_ + (block.i * p_.a.row_stride + k.begin * p_.a.col_stride) * kParts;
     const bool copies = copies_a(block);
     Micro<T> micro;
@@ -245,7 +237,7 @@ class Multiplier {
     if (goes_by_rows(block, k, micro.sums_row)) return multiply_by_rows(block, k, micro);
     const bool prefetches = !k.last && streams(block);
     for (int64_t j = 0, left = micro.sums_row / kWidth; left > 0;) {
-      const Panel panel = make_panel(block, k, j, panel_vectors(left, block.m), packed_b_);
+      const Panel panel = make_panel(block, k, j, Micros::panel_vectors(left, block.m), packed_b_);
       if (prefetches) prefetch_next_part(block, k, panel);
       const RowGroups groups(static_cast<int>(block.m), Micros::max_rows(panel.vectors));
       const T* const a_rows = micro.a;
@@ -259,27 +251,7 @@ class Multiplier {
     }
   }
 
-  // x / y without a division, on which the choice of a micro-kernel would wait: exact for x < 2^11 and y <= 2^10.
-  static int quotient(int x, int y) { return static_cast<int>(static_cast<uint32_t>(x) * kReciprocals.of[y] >> 21); }
-  static_assert(kMaxRowsA + Micros::max_rows(1) < 1 << 11);
-
-  // Divides rows into groups as evenly as possible: 16 rows become 6, 5 and 5, which hide latencies better than 6, 6 and 4.
-  struct RowGroups {
-    RowGroups(int m, int most) : count(quotient(m + most - 1, most)), base(quotient(m, count)), larger(m - base * count) {}
-    int rows(int group) const { return base + (group < larger); }
-    // How many groups from this one on have as many rows.
-    int alike(int group) const { return (group < larger ? larger : count) - group; }
-    int count, base, larger;
-  };
-
   static constexpr int kMaxPanels = 64;
-
-  // Two vectors in a panel use the registers best. At the end a panel of three is faster than two and one, and very few rows leave
-  // registers for four.
-  static int panel_vectors(int64_t left, int64_t m) {
-    if (m <= Micros::max_rows(4)) return static_cast<int>(smaller(left, 4));
-    return static_cast<int>(left == 3 ? 3 : smaller(left, 2));
-  }
 
   Panel make_panel(const Block& block, const PartOfK& k, int64_t j, int vectors, T* packed) {
     const B* b = b_ + (k.begin * p_.b.row_stride + (block.j + j) * p_.b.col_stride) * kParts;
@@ -309,7 +281,7 @@ class Multiplier {
       T* const sums = sums_ + (block.first_sums + i) * kParts * micro.sums_row + panel.j * kParts;
       micro.sums_in = k.first ? nullptr : sums, micro.sums_out = k.last ? nullptr : sums;
     }
-    const auto kernel = kMicroKernels<T, kComplex>.kernel[half][panel.vectors - 1][rows - 1];
+    const auto kernel = Micros::kernel(half, panel.vectors, rows);
     if (in_place_) {
       micro.c = static_cast<T*>(p_.c.data) + ((block.i + i) * p_.c.row_stride + block.j + panel.j) * kParts;
       micro.c_row = p_.c.row_stride * kParts;
@@ -423,9 +395,9 @@ inline void multiply_either_way(const Product& p, Scratch& scratch) {
   if (as_it_is != Algorithm::blocks) return multiply_by<Lhs, Rhs>(as_it_is, p, scratch);
   const Product other = transposed(p);
   const Algorithm across = algorithm_of<Rhs, Lhs>(other);
-  if (across == Algorithm::blocks && cost(other, kOneVector) >= cost(p, kOneVector)) {
-    if (p.past_caches) return multiply_by<Lhs, Rhs>(as_it_is, p, scratch);
-    return Multiplier<Lhs, Rhs>(p, scratch).run();
+  if (across == Algorithm::blocks) {
+    if (Small<Lhs, Rhs>::takes(p)) return Small<Lhs, Rhs>::run(p);
+    if (cost(other, kOneVector) >= cost(p, kOneVector)) return multiply_by<Lhs, Rhs>(as_it_is, p, scratch);
   }
   Finish finish;
   multiply_by<Rhs, Lhs>(across, transposed(p, finish), scratch);
