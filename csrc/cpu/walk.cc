@@ -228,7 +228,7 @@ void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
   if (!plan.tiles && plan.num_runs <= 0) return;
   for (int64_t block = begin; block < end; ++block) {
     const Range tiles = plan.block_first ? cut(plan.block_first[block], plan.block_first[block + 1], plan.num_tiles)
-                                         : cut(block, block + 1, plan.num_tiles);
+                                         : Range{block, std::min<int64_t>(block + 1, plan.num_tiles)};
     for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
       if (plan.tiles) {
         const int64_t first = tile;
@@ -248,6 +248,7 @@ void add_splits(const CpuCall& call, int64_t begin, int64_t end) {
 
 int64_t threads_for_blocks(const CpuCall& call, int64_t available) {
   const int64_t most = std::min<int64_t>(available, call.plan.num_blocks);
+  if (most <= 1) return most;
   double work = 0;
   for (int32_t i = 0; i < call.plan.num_problems && work < most * kWorkPerThread; ++i) {
     const Problem& p = call.plan.problems[i];
