@@ -66,9 +66,8 @@ const TileRun& run_of(const Descriptors& plan, int64_t tile) {
   return after[-1];
 }
 
-// Reads the epilogue of a part of a problem's C. Returns null if the plan has no epilogues.
+// Reads the epilogue of a part of a problem's C.
 const Finish* read_epilogue(const CpuCall& call, int32_t index, const Origin& at, Finish& finish) {
-  if (!call.plan.epilogues) return nullptr;
   const Epilogue& epilogue = call.plan.epilogues[index];
   read_scalar(call, epilogue.alpha, finish.alpha);
   read_scalar(call, epilogue.beta, finish.beta);
@@ -112,7 +111,7 @@ bool becomes_tile(Product& product, const CpuCall& call, int64_t tile, Finish& f
   place(call, arithmetic.lhs, problem.a, at, row, k_begin, product.a);
   place(call, arithmetic.rhs, problem.b, at, k_begin, col, product.b);
   place(call, call.out_dtype, problem.c, at, row, col, product.c);
-  product.finish = read_epilogue(call, run.problem, at, finish);
+  product.finish = plan.epilogues ? read_epilogue(call, run.problem, at, finish) : nullptr;
   product.whole_m = problem.m, product.whole_n = problem.n;
   return true;
 }
@@ -125,8 +124,10 @@ bool exists(const Descriptors& plan, const TilePosition& at) {
          int64_t{at.col} + at.cols <= p.n;
 }
 
-Origin origin_of(const CpuCall& call, const TilePosition& at) {
-  return origin(call.plan.problems[at.problem], at.batch, at.row, at.col);
+// Returns the epilogue of a tile, or null if the plan has none.
+const Finish* epilogue_of(const CpuCall& call, const TilePosition& at, Finish& finish) {
+  if (!call.plan.epilogues) return nullptr;
+  return read_epilogue(call, at.problem, origin(call.plan.problems[at.problem], at.batch, at.row, at.col), finish);
 }
 
 // Returns a part of one of the buffers [first, last), or nothing if it extends beyond the buffer.
@@ -171,7 +172,7 @@ std::optional<Product> product_of_ready_tile(const CpuCall& call, const ReadyTil
   }
   const std::optional<Matrix> c = part_of(call, call.out_dtype, c_part, at.rows, at.cols, call.num_operands, call.num_buffers);
   if (!c) return {};
-  product.c = *c, product.finish = read_epilogue(call, at.problem, origin_of(call, at), finish);
+  product.c = *c, product.finish = epilogue_of(call, at, finish);
   product.past_caches = call.past_caches;
   return product;
 }
@@ -184,7 +185,7 @@ void add_split(const CpuCall& call, const SplitTile& split) {
   const char* const sums = sums_at(call, split.first, split.slices, split.slice_stride, of_slice);
   if (!c || !sums) return;
   Finish finish;
-  const Finish* epilogue = read_epilogue(call, at.problem, origin_of(call, at), finish);
+  const Finish* epilogue = epilogue_of(call, at, finish);
   kernels().add_partial_sums(
       {call.kind, call.out_dtype, at.rows, at.cols, sums, split.pitch, split.slices, split.slice_stride, *c, epilogue});
 }
