@@ -4,6 +4,7 @@
 #include "cpu/convert.h"
 #include "cpu/kernels.h"
 #include "cpu/micro_kernel.h"
+#include "cpu/past_caches.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
@@ -22,7 +23,7 @@ class Small {
     const bool small = p.m <= kMaxRows && p.n * kParts <= kMaxNumbers && p.k <= kMaxK && (kMaskedLoads || p.n * kParts >= kWidth);
     const bool row_major = p.a.col_stride == 1 && p.b.col_stride == 1 && p.c.col_stride == 1 && p.a.row_stride != 1;
     const bool dense = p.b.row_stride == p.n;
-    return !kConverts && small && row_major && dense && !p.finish && !p.past_caches;
+    return !kConverts && small && row_major && dense && !p.finish && !goes_past_caches(p);
   }
 
   static void run(const Product& p) {
