@@ -138,7 +138,8 @@ void compare(const char* name, const std::vector<Shape>& list, int64_t copies) {
   const auto repeat = [calls](const auto& f) {
     return seconds_of([&] {
              for (int i = 0; i < calls; ++i) f();
-           }) / calls;
+           }) /
+           calls;
   };
   const int rounds = std::clamp(static_cast<int>(0.5 / (calls * seconds_of(ours))), 8, 4000);
   double best[2] = {1e30, 1e30};

@@ -17,10 +17,10 @@ struct Micro {
   int64_t a_row, a_k;
   const T* b;  // rows of contiguous numbers
   int64_t b_k;
-  int64_t last;  // where the last of several vectors begins: it overlaps the one before it if they have fewer columns than lanes
-  int tail;      // lanes of an only vector that belong to C; memory behind them is not read
-  bool scales;   // results are multiplied by alpha
-  bool streams;  // C is written in whole vectors, past the caches
+  int64_t last;      // where the last of several vectors begins: it overlaps the one before it if they have fewer columns than lanes
+  int tail;          // lanes of an only vector that belong to C; memory behind them is not read
+  bool scales;       // results are multiplied by alpha
+  bool streams;      // C is written in whole vectors, past the caches
   const T* sums_in;  // sums to start from, or null for zero; laid out as sums_out
   T* sums_out;       // where the sums go if K is not finished, else null
   int64_t sums_row;

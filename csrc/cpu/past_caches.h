@@ -36,9 +36,9 @@ inline void copy_past_caches(char* to, const char* from, int64_t bytes) {
   __builtin_memcpy(to + at, from + at, bytes - at);
 }
 
-// Whether a product goes past the caches: it may, it is bound by memory, its rows are contiguous without gaps, and the whole result is large
-// (a line of small results is shared with their neighbours). A product with more multiply-adds for each number that it moves hides its
-// stores behind them.
+// Whether a product goes past the caches: it may, it is bound by memory, its rows are contiguous without gaps, and the whole result is
+// large (a line of small results is shared with their neighbours). A product with more multiply-adds for each number that it moves hides
+// its stores behind them.
 __attribute__((always_inline)) inline bool goes_past_caches(const Product& p) {
   constexpr int64_t kWorkPerMove = 10, kManyResults = 1 << 14;
   if (!kStreams || !p.past_caches) return false;
