@@ -198,7 +198,7 @@ class Multiplier {
 
   // Whether a wide B that few rows of A use, and that comes from memory, is read almost in its memory order.
   bool streams(const Block& block) const {
-    if (block.n * kParts < kWide || p_.b.col_stride != 1) return false;
+    if (block.n < kWide || p_.b.col_stride != 1) return false;
     const bool far = p_.k * magnitude(p_.b.row_stride) * kParts * kSize >= 8 * kFarApart;
     return block.m <= (far ? 32 : Micros::max_rows(4));
   }
