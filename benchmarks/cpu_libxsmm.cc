@@ -9,7 +9,7 @@
 //
 // Build with Debian's libxsmm-dev and the objects of the build lines of cpu_kernel_bench.cc:
 //
-//   $F benchmarks/cpu_libxsmm.cc csrc/cpu/{walk,group_walk,parallel_for,isa,kernels_portable}.cc kernels_avx*.o -lxsmmnoblas -ldl -o
+//   $F benchmarks/cpu_libxsmm.cc csrc/cpu/{walk,group_walk,parallel_for,isa,kernels_portable}.cc kernels_avx*.o -lxsmm -lxsmmnoblas -ldl -o
 //   cpu_libxsmm
 //
 // LIBXSMM_TARGET=hsw and VBGEMM_CPU_ISA=avx2 compare the kernels for AVX2.
