@@ -211,7 +211,13 @@ WIDE_PAIR, WIDE, NARROW = map(SHAPES.index, ("wide_pair", "wide", "narrow"))
     ],
 )
 def test_the_hint_chooses_the_tile_shape(k, n, contract, hint, plan):
-    assert shapes_of(module_for("cuda", k=k, n=n, contract=contract, group_size_hint=hint)) == [plan]
+    with vb.target("h100"):
+        assert shapes_of(module_for("cuda", k=k, n=n, contract=contract, group_size_hint=hint)) == [plan]
+
+
+def test_an_h200_has_no_pairs():
+    with vb.target("h200"):
+        assert shapes_of(module_for("cuda", k=4096, n=512, group_size_hint=128)) == [WIDE]
 
 
 def test_tf32_has_no_pairs():

@@ -55,7 +55,7 @@ def test_gradients_do_not_read_them(way, gated):
     rows = slice(0, 11) if way == "rows" else slice(None)
     np.testing.assert_array_equal(given[0][rows], plain[0][rows])
     np.testing.assert_array_equal(given[1], plain[1])
-    np.testing.assert_array_equal(given[2][:11], plain[2][:11])
+    np.testing.assert_allclose(given[2][:11], plain[2][:11], rtol=1e-6)  # sums of XLA's in another program
 
 
 def test_vmap_with_and_without_mapped_sizes():
