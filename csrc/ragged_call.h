@@ -1,5 +1,5 @@
 // The custom call of ragged products: products over rows in groups whose sizes are data. This file has its contract, and the checks between
-// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v5" on every platform.
+// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v6" on every platform.
 //
 // Rows belong to groups in order: group j of total_groups has the next max(group_sizes[j], 0) rows, but rows from m on do not exist,
 // whatever the sizes say. There are weights for `groups` groups only, beginning with group group_offset: group j has the weights w = j -

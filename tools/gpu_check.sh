@@ -38,7 +38,7 @@ sanitized() {  # tool, command...: its own allocator, as memcheck does not see o
   XLA_PYTHON_CLIENT_ALLOCATOR=platform compute-sanitizer --tool "$1" --kernel-name kns=vbgemm "${@:2}"
 }
 # The tool, or the process under it at its end, dies of a segmentation fault now and then, the sooner the more calls it makes: a process for
-# every five, and such a death without a report counts as a process that checked nothing. One that found nothing in as many processes as died has not run.
+# every three, and such a death without a report counts as a process that checked nothing. One that found nothing in as many processes as died has not run.
 is_death() {  # status, log
   ! grep -qaE 'SUMMARY: [1-9]|Race reported|Invalid|^FAIL|displayed \([1-9]' "$2" &&
     { [ "$1" = 139 ] || grep -qa "process didn't terminate successfully" "$2"; }
@@ -47,7 +47,7 @@ sanitized_calls() {  # tool, the first seed, options of random_calls.py...
   local at=$2 end=$((SECONDS + seconds)) checked=0 died=0 status said=$work/said.$BASHPID
   while [ $((checked + died)) = 0 ] || [ $SECONDS -lt $end ]; do
     status=0
-    "$1" "$python" "$root/tests/random_calls.py" --seed "$at" --count 5 --seconds 1000000 "${@:3}" >"$said" 2>&1 || status=$?
+    "$1" "$python" "$root/tests/random_calls.py" --seed "$at" --count 3 --seconds 1000000 "${@:3}" >"$said" 2>&1 || status=$?
     cat "$said"
     if is_death "$status" "$said"; then
       died=$((died + 1))
@@ -56,9 +56,9 @@ sanitized_calls() {  # tool, the first seed, options of random_calls.py...
     else
       return $status
     fi
-    at=$((at + 5))
+    at=$((at + 3))
   done
-  echo "$((5 * checked)) calls from seed $2 checked; the tool died in $died of $((checked + died)) processes"
+  echo "$((3 * checked)) calls from seed $2 checked; the tool died in $died of $((checked + died)) processes"
   [ $checked -gt $died ]
 }
 memcheck() { sanitized memcheck --error-exitcode 1 "$@"; }

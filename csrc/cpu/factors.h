@@ -7,7 +7,7 @@ namespace vbgemm::VBGEMM_ISA {
 
 // c = a b is equivalent to c' = b' a', with the same sums and therefore the same bits.
 inline Matrix transposed(const Matrix& x) { return {x.data, x.col_stride, x.row_stride}; }
-inline Product transposed(const Product& p) {
+__attribute__((always_inline)) inline Product transposed(const Product& p) {
   const Kind kind = kind_of(arithmetic_of(p.kind).rhs, arithmetic_of(p.kind).lhs);
   return {kind,     p.out_dtype, p.n,       p.m,          p.k, transposed(p.b), transposed(p.a), transposed(p.c),
           p.finish, p.whole_n,   p.whole_m, p.past_caches};

@@ -17,17 +17,17 @@ struct Micro {
   int64_t a_row, a_k;
   const T* b;  // rows of contiguous numbers
   int64_t b_k;
+  int64_t last;      // where the last of several vectors begins: it overlaps the one before it if they have fewer columns than lanes
+  int tail;          // lanes of an only vector that belong to C; memory behind them is not read
+  bool scales;       // results are multiplied by alpha
+  bool streams;      // C is written in whole vectors, past the caches
   const T* sums_in;  // sums to start from, or null for zero; laid out as sums_out
   T* sums_out;       // where the sums go if K is not finished, else null
   int64_t sums_row;
   T* c;  // where the finished result goes
   int64_t c_row;
-  bool scales;  // results are multiplied by alpha
-  T alpha;
-  bool streams;   // C is written in whole vectors, past the caches
   int64_t ahead;  // how many bytes ahead of its rows a group prefetches; 0: none
-  int tail;       // lanes of the last vector that belong to C
-  bool masked;    // memory behind these lanes of B must not be read
+  T alpha;
 };
 
 // (re, im) pairs times i: (-im, re).
@@ -37,106 +37,223 @@ inline V times_i(V v, Lanes<kLane...>) {
 }
 
 // Makes a vector of results from its sums, which for a complex product are those of the real and of the imaginary row.
-template <class T, bool kComplex>
-inline Vec<T> join(Vec<T> sums, [[maybe_unused]] Vec<T> sums_im) {
-  if constexpr (kComplex) sums += times_i(sums_im, AllLanes<T>{});
+template <bool kComplex, class T, class V>
+inline V join(V sums, [[maybe_unused]] V sums_im) {
+  if constexpr (kComplex) sums += times_i(sums_im, AllLanes<T, sizeof(V)>{});
   return sums;
 }
 
-template <class T, bool kComplex, int R, int NV>
-void micro_kernel(const Micro<T>& call) {
-  constexpr int kParts = kComplex ? 2 : 1, kRows = R * kParts, kWidth = kLanes<T>;
-  using V = Vec<T>;
-  const Micro<T> x = call;  // a copy, so that the compiler need not assume that stores to C change it
-  const Mask mask = first_lanes<T>(x.masked ? x.tail : kWidth);
-  const T *a_rows = x.a, *sums_in = x.sums_in;
-  T *c_rows = x.c, *sums_out = x.sums_out;
-  for (int64_t group = x.groups; group > 0; --group, a_rows += R * x.a_row) {
-    if (x.ahead) prefetch(reinterpret_cast<const char*>(a_rows) + x.ahead, R * x.a_row * static_cast<int64_t>(sizeof(T)));
-    V sums[kRows][NV] = {};
-    if (sums_in) {
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-        for (int v = 0; v < NV; ++v) sums[r][v] = load<V>(sums_in + r * x.sums_row + v * kWidth);
-      }
-      sums_in += kRows * x.sums_row;
-    }
+template <bool kValue>
+struct Constant {
+  constexpr bool operator()() const { return kValue; }
+};
 
-    const T *a = a_rows, *b = x.b;
-    for (int64_t k = x.k; k > 0; --k) {
+// The compiler forgets how a pointer was computed. Otherwise it computes the addresses of all rows ahead of the loops, more than there are
+// registers for, which for small products takes as long as the products.
+template <class P>
+inline P* opaque(P* p) {
+  asm("" : "+r"(p));
+  return p;
+}
+
+// Rows of A that advance together: a pointer to every third row, because x86-64 adds one or two strides to a pointer at no cost.
+template <class T, int R>
+class RowsOfA {
+ public:
+  RowsOfA(const T* first, int64_t stride) : stride_(stride) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kPointers; ++i, first += 3 * stride) at_[i] = first = opaque(first);
+  }
+  T operator()(int row, int part) const { return at_[row / 3][row % 3 * stride_ + part]; }
+  void advance(int64_t step) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kPointers; ++i) at_[i] = opaque(at_[i] + step);
+  }
+
+ private:
+  static constexpr int kPointers = (R + 2) / 3;
+  const T* at_[kPointers];
+  int64_t stride_;
+};
+
+// Rows of R elements by NV vectors, the last of which has half the width if kHalf. Several vectors need no mask: both of two that overlap
+// compute the same numbers.
+template <class T, bool kComplex, int R, int NV, bool kHalf>
+void micro_kernel(const Micro<T>& x) {
+  constexpr int kParts = kComplex ? 2 : 1, kRows = R * kParts, kWidth = kLanes<T>, kWhole = NV - 1;
+  using V = Vec<T>;
+  using Last = typename VectorOf<T, kHalf ? kVectorBytes / 2 : kVectorBytes>::Type;
+  [[maybe_unused]] const Mask mask = first_lanes<T>(NV > 1 ? kWidth : x.tail);
+  const int64_t at_last = NV > 1 ? x.last : 0;
+  const T *a_rows = x.a, *sums_in = x.sums_in;
+  T *c = x.c, *sums_out = x.sums_out;
+  for (int64_t group = x.groups; group > 0; --group) {
+    if (x.ahead) prefetch(reinterpret_cast<const char*>(a_rows) + x.ahead, R * x.a_row * static_cast<int64_t>(sizeof(T)));
+    V sums[kRows][NV];
+    Last last[kRows];
+    RowsOfA<T, R> a(a_rows, x.a_row);
+    a_rows += R * x.a_row;
+    const int64_t a_k = x.a_k, b_k = x.b_k;
+    const T* b = x.b;
+    // One step of K. The first step multiplies only: sums that are set to zero before it take small products some percent of their time.
+    const auto step = [&](auto is_first) __attribute__((always_inline)) {
+      const auto add = [&](auto& sum, auto product) { sum = is_first() ? product : sum + product; };
       V row[NV];
+      Last last_of_row;
 #pragma GCC unroll 4
-      for (int v = 0; v < NV - 1; ++v) row[v] = load<V>(b + v * kWidth);
-      row[NV - 1] = load(b + (NV - 1) * kWidth, mask);
+      for (int v = 0; v < kWhole; ++v) row[v] = load<V>(b + v * kWidth);
+      if constexpr (NV > 1) {
+        last_of_row = load<Last>(b + at_last);
+      } else {
+        last_of_row = load(b, mask);
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const T scalar = a[r / kParts * x.a_row + r % kParts];
+        const T scalar = a(r / kParts, r % kParts);
 #pragma GCC unroll 4
-        for (int v = 0; v < NV; ++v) sums[r][v] += scalar * row[v];
+        for (int v = 0; v < kWhole; ++v) add(sums[r][v], scalar * row[v]);
+        add(last[r], scalar * last_of_row);
       }
-      a += x.a_k;
-      b += x.b_k;
+      a.advance(a_k);
+      b += b_k;
+    };
+
+    int64_t k = x.k;
+    if (!sums_in && k > 0) {
+      step(Constant<true>{});
+      --k;
+    } else {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kWhole; ++v) sums[r][v] = sums_in ? load<V>(sums_in + v * kWidth) : V{};
+        last[r] = sums_in ? load<Last>(sums_in + at_last) : Last{};
+        if (sums_in) sums_in = opaque(sums_in + x.sums_row);
+      }
     }
+    for (; k > 0; --k) step(Constant<false>{});
 
     if (sums_out) {
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kRows; ++r, sums_out = opaque(sums_out + x.sums_row)) {
 #pragma GCC unroll 4
-        for (int v = 0; v < NV; ++v) store(sums_out + r * x.sums_row + v * kWidth, sums[r][v]);
+        for (int v = 0; v < kWhole; ++v) store(sums_out + v * kWidth, sums[r][v]);
+        store(sums_out + at_last, last[r]);
       }
-      sums_out += kRows * x.sums_row;
       continue;
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) {
-        V result = join<T, kComplex>(sums[r * kParts][v], sums[r * kParts + kParts - 1][v]);
-        if (x.scales) result *= x.alpha;
-        T* c = c_rows + r * x.c_row + v * kWidth;
-        if (x.streams) {
-          stream(c, result);
-        } else if (v < NV - 1) {
-          store(c, result);
+      for (int v = 0; v < kWhole; ++v) sums[r][v] = join<kComplex, T>(sums[r * kParts][v], sums[r * kParts + kParts - 1][v]);
+      last[r] = join<kComplex, T>(last[r * kParts], last[r * kParts + kParts - 1]);
+    }
+    if (x.scales) {
+      const T alpha = x.alpha;
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kWhole; ++v) sums[r][v] *= alpha;
+        last[r] *= alpha;
+      }
+    }
+    const int64_t c_row = x.c_row;
+    if (!kHalf && x.streams) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r, c = opaque(c + c_row)) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kWhole; ++v) stream(c + v * kWidth, sums[r][v]);
+        if constexpr (!kHalf) stream(c + at_last, last[r]);
+      }
+    } else {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r, c = opaque(c + c_row)) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kWhole; ++v) store(c + v * kWidth, sums[r][v]);
+        if constexpr (NV > 1) {
+          store(c + at_last, last[r]);
         } else {
-          store_first(c, result, x.tail);
+          store_first(c, last[r], x.tail);
         }
       }
     }
-    c_rows += R * x.c_row;
   }
 }
 
 // Rows of the micro-kernels that are 1, 2, 3 and 4 vectors wide: as many sums as the registers hold beside a row of B and an element of A.
 #if defined(__AVX512F__) || defined(__aarch64__)
-inline constexpr int kMaxRows[] = {12, 12, 8, 6};
+inline constexpr int kMaxRows[] = {14, 14, 9, 6};
 #else
 inline constexpr int kMaxRows[] = {8, 6, 4, 2};
 #endif
-inline constexpr int kMaxVectors = 4, kMaxSums = 24;
+inline constexpr int kMaxVectors = 4, kMaxSums = 28;
 
-// All micro-kernels: kernel[vectors - 1][rows - 1].
+// The micro-kernels, and how a block of C is divided among them.
 template <class T, bool kComplex>
 struct MicroKernels {
   using Function = void (*)(const Micro<T>&);
-  Function kernel[kMaxVectors][12] = {};
+
+  constexpr MicroKernels() { fill<1, 1>(); }
+  static Function kernel(bool half, int vectors, int rows);
 
   static constexpr int max_rows(int vectors) { return kMaxRows[vectors - 1] / (kComplex ? 2 : 1); }
-  constexpr MicroKernels() { fill<1, 1>(); }
+
+  // Two vectors in a panel use the registers best. At the end a panel of three is faster than two and one, and very few rows leave
+  // registers for four.
+  static int panel_vectors(int64_t left, int64_t m) {
+    if (m <= max_rows(4)) return static_cast<int>(smaller(left, 4));
+    return static_cast<int>(left == 3 ? 3 : smaller(left, 2));
+  }
+
+  // Whether the last of `vectors` vectors, of which `tail` lanes are needed, has half the width. Processors that compute 512 bits in two
+  // passes need one for it.
+  static constexpr bool has_half(int vectors, int tail) { return has_half(vectors) && tail <= kLanes<T> / 2; }
 
  private:
+  static constexpr bool has_half(int vectors) { return kVectorBytes == 64 && (vectors == 2 || vectors == 3); }
+
   template <int NV, int R>
   constexpr void fill() {
-    kernel[NV - 1][R - 1] = &micro_kernel<T, kComplex, R, NV>;
+    kernels[0][NV - 1][R - 1] = &micro_kernel<T, kComplex, R, NV, false>;
+    if constexpr (has_half(NV)) kernels[1][NV - 1][R - 1] = &micro_kernel<T, kComplex, R, NV, true>;
     if constexpr (R < max_rows(NV)) {
       fill<NV, R + 1>();
     } else if constexpr (NV < kMaxVectors) {
       fill<NV + 1, 1>();
     }
   }
+
+  Function kernels[2][kMaxVectors][kMaxRows[0]] = {};
 };
 template <class T, bool kComplex>
 inline constexpr MicroKernels<T, kComplex> kMicroKernels;
+template <class T, bool kComplex>
+inline typename MicroKernels<T, kComplex>::Function MicroKernels<T, kComplex>::kernel(bool half, int vectors, int rows) {
+  return kMicroKernels<T, kComplex>.kernels[half][vectors - 1][rows - 1];
+}
+
+// of[y] = 2^kShift / y, rounded up.
+struct Reciprocals {
+  static constexpr int kMost = 1 << 10, kShift = 21;
+  constexpr Reciprocals() {
+    for (int y = 1; y <= kMost; ++y) of[y] = ((1 << kShift) + y - 1) / y;
+  }
+  uint32_t of[kMost + 1] = {};
+};
+inline constexpr Reciprocals kReciprocals;
+
+// Divides rows into groups as evenly as possible: 16 rows become 6, 5 and 5, which hide latencies better than 6, 6 and 4.
+struct RowGroups {
+  static constexpr int kMostRows = Reciprocals::kMost;
+  RowGroups(int m, int most) : count(quotient(m + most - 1, most)), base(quotient(m, count)), larger(m - base * count) {}
+  int rows(int group) const { return base + (group < larger); }
+  // How many groups from this one on have as many rows.
+  int alike(int group) const { return (group < larger ? larger : count) - group; }
+  int count, base, larger;
+
+ private:
+  // x / y, exact for these sizes. The choice of a micro-kernel would wait for divisions.
+  static int quotient(int x, int y) { return static_cast<int>(static_cast<uint32_t>(x) * kReciprocals.of[y] >> Reciprocals::kShift); }
+};
 
 }  // namespace vbgemm::VBGEMM_ISA

@@ -15,6 +15,7 @@
 #include "cpu/pack.h"
 #include "cpu/past_caches.h"
 #include "cpu/short_rows.h"
+#include "cpu/small.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
@@ -35,13 +36,36 @@ class Multiplier {
         b_(static_cast<const B*>(p.b.data)),
         copy_of_a_(reinterpret_cast<T*>(scratch.a)),
         packed_b_(reinterpret_cast<T*>(scratch.b)),
-        sums_(reinterpret_cast<T*>(scratch.sums)) {}
+        sums_(reinterpret_cast<T*>(scratch.sums)),
+        in_place_(!kConverts && p.c.col_stride == 1 && (!p.finish || only_scales(*p.finish))) {}
 
   void run() {
-    if constexpr (kParts == 1) {
-      if (is_dot(p_)) return multiply_by_dots();
-    }
+    // Nothing of the loops below is left of a product of this size: it has one block, whose K has one part.
+    if (p_.m <= kMaxRowsA && p_.n * kParts < kWide && p_.k <= kMaxK) return multiply_part({0, 0, p_.m, p_.n}, {0, p_.k, first_, last_});
     for_each_block(p_, [this](const Block& of_c) { block(of_c); });
+  }
+
+  // The parts of K are as long as the memory for a block of A permits, which is not needed otherwise here: hardware prefetchers lose track
+  // where a row's part ends. One vector of padding between B's columns keeps them in different cache sets if K is a power of two.
+  void run_dots() {
+    const int64_t part = (Scratch::kBytesA / kSize / p_.n - kWidth) / kWidth * kWidth, most = Scratch::kBytesSums / kVectorBytes / p_.n;
+    auto* sums = reinterpret_cast<Vec<T>*>(sums_);
+    for (int64_t i = 0; i < p_.m; i += most) {
+      const int64_t rows = smaller(most, p_.m - i);
+      for (int64_t at = 0; at < rows * p_.n; ++at) sums[at] = Vec<T>{};
+      for (int64_t k = 0; k < p_.k; k += part) {
+        const int64_t count = smaller(part, p_.k - k), column = ceil_div(count, kWidth) * kWidth + kWidth;
+        copy_columns_of_b(k, count, column);
+        dot_part(p_.n, a_ + i * p_.a.row_stride + k, p_.a.row_stride, rows, columns_of_b(), column, count, sums);
+      }
+      const int64_t width = ceil_div(p_.n, kWidth) * kWidth, group = kMaxSums * kWidth / width;
+      alignas(64) T result[kMaxSums * kWidth];
+      for (int64_t row = 0; row < rows; row += group) {
+        const int64_t count = smaller(group, rows - row);
+        for (int64_t at = 0; at < count * p_.n; ++at) result[at / p_.n * width + at % p_.n] = sum_of_lanes<T>(sums[row * p_.n + at]);
+        write_block<Lhs>(p_, result, width, count, p_.n, i + row, 0);
+      }
+    }
   }
 
   // Computes the sum of p's product and the products of `more`, all transposed to c' = b' a' if `is_transposed`. All products are added to
@@ -69,7 +93,7 @@ class Multiplier {
 
   // Whether every row of C consists of whole aligned vectors.
   bool writes_vectors() const {
-    return finishes_in_place() && p_.n * kParts % kWidth == 0 && p_.c.row_stride * kParts % kWidth == 0 && is_vector_aligned(p_.c.data);
+    return in_place_ && p_.n * kParts % kWidth == 0 && p_.c.row_stride * kParts % kWidth == 0 && is_vector_aligned(p_.c.data);
   }
 
   // Whether dot products are faster. The answer is the same for all parts of a problem, so that its bits do not depend on how it is cut.
@@ -83,13 +107,15 @@ class Multiplier {
   static constexpr bool kConverts = sizeof(A) != sizeof(T);
   static constexpr int64_t kMaxK = 384, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
   static constexpr int64_t kFarApart = 256 << 10;
+  static_assert(kMaxRowsA <= RowGroups::kMostRows);
+  static constexpr int64_t kWide = 8 * kWidth;  // from so many numbers on, other orders of reading B and writing C may be faster
   // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kBytesOfNarrowB:
   // what a level-2 cache holds of B beside them. Measured on two Xeon cores with AVX-512 and 2 MB of level 2 each (2026-11-24,
   // docs/design/cpu.md, P9); not measured elsewhere.
   static constexpr int64_t kNarrow = 6, kNarrowRows = 16, kBytesOfNarrowB = 512 << 10;
   // Up to kShortK steps of K, stores to C decide: rows of C that are a multiple of 4 KB apart fall into one cache set, so that only
   // kFewRows are written at a time, in longer pieces. Measured on two EPYC cores with AVX-512 (docs/design/cpu.md, P11).
-  static constexpr int64_t kShortK = 16, kFewRows = 4;
+  static constexpr int kShortK = 16, kFewRows = 4;
   static_assert(kMaxK * kMaxVectors * kVectorBytes <= Scratch::kBytesB);
   static_assert(kMaxRowsA * kParts * kMaxWidth * kSize <= Scratch::kBytesSums);
   using Micros = MicroKernels<T, kComplex>;
@@ -116,34 +142,10 @@ class Multiplier {
   // A part of B that is a few vectors wide, read in place or packed.
   struct Panel {
     int64_t j, columns;
-    int vectors, tail;
+    int vectors, tail;  // tail: lanes of the last vector that are columns
     const T* b;
     int64_t b_k;
-    bool masked;
   };
-
-  // The parts of K are as long as the memory for a block of A permits, which is not needed otherwise here: hardware prefetchers lose track
-  // where a row's part ends. One vector of padding between B's columns keeps them in different cache sets if K is a power of two.
-  void multiply_by_dots() {
-    const int64_t part = (Scratch::kBytesA / kSize / p_.n - kWidth) / kWidth * kWidth, most = Scratch::kBytesSums / kVectorBytes / p_.n;
-    auto* sums = reinterpret_cast<Vec<T>*>(sums_);
-    for (int64_t i = 0; i < p_.m; i += most) {
-      const int64_t rows = smaller(most, p_.m - i);
-      for (int64_t at = 0; at < rows * p_.n; ++at) sums[at] = Vec<T>{};
-      for (int64_t k = 0; k < p_.k; k += part) {
-        const int64_t count = smaller(part, p_.k - k), column = ceil_div(count, kWidth) * kWidth + kWidth;
-        copy_columns_of_b(k, count, column);
-        dot_part(p_.n, a_ + i * p_.a.row_stride + k, p_.a.row_stride, rows, columns_of_b(), column, count, sums);
-      }
-      const int64_t width = ceil_div(p_.n, kWidth) * kWidth, group = kMaxSums * kWidth / width;
-      alignas(64) T result[kMaxSums * kWidth];
-      for (int64_t row = 0; row < rows; row += group) {
-        const int64_t count = smaller(group, rows - row);
-        for (int64_t at = 0; at < count * p_.n; ++at) result[at / p_.n * width + at % p_.n] = sum_of_lanes<T>(sums[row * p_.n + at]);
-        write_block<Lhs>(p_, result, width, count, p_.n, i + row, 0);
-      }
-    }
-  }
 
   T* columns_of_b() const { return copy_of_a_; }
   void copy_columns_of_b(int64_t k, int64_t count, int64_t column) {
@@ -189,15 +191,16 @@ class Multiplier {
   // other rows are. Rows that were read from memory one part of K after the other, for all rows of a block in turn, arrived at three
   // quarters of the speed.
   bool is_narrow(const Block& block) const {
+    const bool long_rows = p_.k > kMaxK && p_.a.col_stride == 1 && block.m * p_.k * kParts * kSize >= 4 * kFarApart;
     const bool b_in_place = !kConverts && p_.b.row_stride == p_.n && p_.b.col_stride == 1 && (kMaskedLoads || p_.n * kParts % kWidth == 0);
-    const bool long_rows = p_.a.col_stride == 1 && p_.k > kMaxK && block.m * p_.k * kParts * kSize >= 4 * kFarApart;
-    return b_in_place && long_rows && block.n * kParts <= kNarrow * kWidth;
+    return long_rows && b_in_place && block.n * kParts <= kNarrow * kWidth;
   }
 
   // Whether a wide B that few rows of A use, and that comes from memory, is read almost in its memory order.
   bool streams(const Block& block) const {
+    if (block.n < kWide || p_.b.col_stride != 1) return false;
     const bool far = p_.k * magnitude(p_.b.row_stride) * kParts * kSize >= 8 * kFarApart;
-    return block.m <= (far ? 32 : Micros::max_rows(4)) && p_.b.col_stride == 1 && block.n >= 8 * kWidth;
+    return block.m <= (far ? 32 : Micros::max_rows(4));
   }
   // Memory is faster for longer pieces of A's rows: where B is one vector wide, more steps of it fit the cache.
   int64_t part_of_k(const Block& block) const {
@@ -217,11 +220,14 @@ class Multiplier {
 
   void multiply_part(const Block& block, const PartOfK& k) {
     const A* a = a_ + (block.i * p_.a.row_stride + k.begin * p_.a.col_stride) * kParts;
-    Micro<T> micro{};
+    const bool copies = copies_a(block);
+    Micro<T> micro;
     micro.k = k.count;
     micro.streams = goes_past_caches(p_) && writes_vectors();
-    micro.ahead = micro.streams && !copies_a(block) ? prefetch_distance(p_, Micros::max_rows(1)) : 0;
-    if (copies_a(block)) {
+    micro.ahead = micro.streams && !copies ? prefetch_distance(p_, Micros::max_rows(1)) : 0;
+    micro.scales = in_place_ && p_.finish;
+    micro.alpha = micro.scales ? static_cast<T>(p_.finish->alpha[0]) : T(1);
+    if (copies) {
       const Strides strides = copy_block<kParts>(a, p_.a.row_stride, p_.a.col_stride, block.m, k.count, copy_of_a_);
       micro.a = copy_of_a_, micro.a_row = strides.row, micro.a_k = strides.k;
     } else {
@@ -231,50 +237,33 @@ class Multiplier {
     if (goes_by_rows(block, k, micro.sums_row)) return multiply_by_rows(block, k, micro);
     const bool prefetches = !k.last && streams(block);
     for (int64_t j = 0, left = micro.sums_row / kWidth; left > 0;) {
-      const Panel panel = make_panel(block, k, j, panel_vectors(left, block.m), packed_b_);
+      const Panel panel = make_panel(block, k, j, Micros::panel_vectors(left, block.m), packed_b_);
       if (prefetches) prefetch_next_part(block, k, panel);
-      const RowGroups groups(block.m, Micros::max_rows(panel.vectors));
-      Micro<T> at_panel = micro;
-      for (int64_t group = 0, i = 0; group < groups.count;) {
-        const int64_t rows = groups.rows(group), alike = finishes_in_place() ? groups.alike(group) : 1;
-        multiply_groups(block, k, panel, i, rows, alike, at_panel);
-        at_panel.a += alike * rows * micro.a_row, i += alike * rows, group += alike;
+      const RowGroups groups(static_cast<int>(block.m), Micros::max_rows(panel.vectors));
+      const T* const a_rows = micro.a;
+      for (int group = 0, i = 0; group < groups.count;) {
+        const int rows = groups.rows(group), alike = in_place_ ? groups.alike(group) : 1;
+        multiply_groups(block, k, panel, i, rows, alike, micro);
+        micro.a += alike * rows * micro.a_row, i += alike * rows, group += alike;
       }
+      micro.a = a_rows;
       j += panel.columns, left -= panel.vectors;
     }
   }
 
-  // Divides rows into groups as evenly as possible: 16 rows become 6, 5 and 5, which hide latencies better than 6, 6 and 4.
-  struct RowGroups {
-    RowGroups(int64_t m, int64_t most) : count(ceil_div(m, most)), base(m / count), larger(m % count) {}
-    int64_t rows(int64_t group) const { return base + (group < larger); }
-    // How many groups from this one on have as many rows.
-    int64_t alike(int64_t group) const { return (group < larger ? larger : count) - group; }
-    int64_t count, base, larger;
-  };
-
   static constexpr int kMaxPanels = 64;
-
-  // Two vectors in a panel use the registers best. At the end a panel of three is faster than two and one, and very few rows leave
-  // registers for four.
-  static int panel_vectors(int64_t left, int64_t m) {
-    if (m <= Micros::max_rows(4)) return static_cast<int>(smaller(left, 4));
-    return static_cast<int>(left == 3 ? 3 : smaller(left, 2));
-  }
 
   Panel make_panel(const Block& block, const PartOfK& k, int64_t j, int vectors, T* packed) {
     const B* b = b_ + (k.begin * p_.b.row_stride + (block.j + j) * p_.b.col_stride) * kParts;
     const int64_t width = vectors * kWidth, columns = smaller(width / kParts, block.n - j);
     const int tail = static_cast<int>(columns * kParts - (width - kWidth));
-    if (packs_b(block, k, tail)) {
+    if (packs_b(block, k, vectors == 1 && tail < kWidth)) {
       pack_panel<kParts>(b, p_.b.row_stride, p_.b.col_stride, k.count, columns, packed, width);
-      return {j, columns, vectors, tail, packed, width, false};
+      return {j, columns, vectors, tail, packed, width};
     }
-    return {j, columns, vectors, tail, reinterpret_cast<const T*>(b), p_.b.row_stride * kParts, true};
+    return {j, columns, vectors, tail, reinterpret_cast<const T*>(b), p_.b.row_stride * kParts};
   }
 
-  // Whether C can receive the sums directly, without conversion, and without an epilogue that does more than to scale them.
-  bool finishes_in_place() const { return !kConverts && (!p_.finish || only_scales(*p_.finish)) && p_.c.col_stride == 1; }
   static bool only_scales(const Finish& finish) {
     const bool adds = finish.source.data || finish.bias.data;
     return std::is_floating_point_v<T> && kParts == 1 && !adds && !finish.scale.data && finish.activation == Activation::none &&
@@ -282,27 +271,32 @@ class Multiplier {
   }
 
   // Multiplies `groups` groups of `rows` rows; one group if its sums go through an epilogue.
-  void multiply_groups(const Block& block, const PartOfK& k, const Panel& panel, int64_t i, int64_t rows, int64_t groups, Micro<T>& micro) {
-    const bool in_place = finishes_in_place();
-    const int64_t width = panel.vectors * kWidth, c = (block.i + i) * p_.c.row_stride + (block.j + panel.j) * p_.c.col_stride;
-    alignas(64) T result[kMaxSums * kWidth];
-    T* sums = sums_ + (block.first_sums + i) * kParts * micro.sums_row + panel.j * kParts;
+  void multiply_groups(const Block& block, const PartOfK& k, const Panel& panel, int64_t i, int rows, int groups, Micro<T>& micro) {
+    const bool half = Micros::has_half(panel.vectors, panel.tail);
     micro.groups = groups;
-    micro.scales = in_place && p_.finish;
-    micro.alpha = micro.scales ? static_cast<T>(p_.finish->alpha[0]) : T(1);
-    micro.b = panel.b, micro.b_k = panel.b_k, micro.masked = panel.masked, micro.tail = panel.tail;
-    micro.sums_in = k.first ? nullptr : sums;
-    micro.sums_out = k.last ? nullptr : sums;
-    micro.c = in_place ? static_cast<T*>(p_.c.data) + c * kParts : result;
-    micro.c_row = in_place ? p_.c.row_stride * kParts : width;
-    kMicroKernels<T, kComplex>.kernel[panel.vectors - 1][rows - 1](micro);
-    if (k.last && !in_place) write_block<Lhs>(p_, result, width, rows, panel.columns, block.i + i, block.j + panel.j);
+    micro.b = panel.b, micro.b_k = panel.b_k, micro.tail = panel.tail;
+    micro.last = panel.columns * kParts - (half ? kWidth / 2 : kWidth);
+    micro.sums_in = micro.sums_out = nullptr;
+    if (!(k.first && k.last)) {
+      T* const sums = sums_ + (block.first_sums + i) * kParts * micro.sums_row + panel.j * kParts;
+      micro.sums_in = k.first ? nullptr : sums, micro.sums_out = k.last ? nullptr : sums;
+    }
+    const auto kernel = Micros::kernel(half, panel.vectors, rows);
+    if (in_place_) {
+      micro.c = static_cast<T*>(p_.c.data) + ((block.i + i) * p_.c.row_stride + block.j + panel.j) * kParts;
+      micro.c_row = p_.c.row_stride * kParts;
+      return kernel(micro);
+    }
+    alignas(64) T result[kMaxSums * kWidth];
+    micro.c = result, micro.c_row = panel.vectors * kWidth;
+    kernel(micro);
+    if (k.last) write_block<Lhs>(p_, result, micro.c_row, rows, panel.columns, block.i + i, block.j + panel.j);
   }
 
   // Whether C is computed along its rows. A product with a short K mostly writes C, which is faster along its rows, from a B that stays in
   // the level-2 cache.
   static bool goes_by_rows(const Block& block, const PartOfK& k, int64_t width) {
-    return k.count <= 64 && block.m > Micros::max_rows(4) && width >= 8 * kWidth && width <= 2 * kMaxPanels * kWidth &&
+    return width >= kWide && k.count <= 64 && block.m > Micros::max_rows(4) && width <= 2 * kMaxPanels * kWidth &&
            k.count * width * kSize <= Scratch::kBytesB;
   }
   void multiply_by_rows(const Block& block, const PartOfK& k, Micro<T>& micro) {
@@ -314,9 +308,9 @@ class Multiplier {
       const int vectors = static_cast<int>(smaller(across, ceil_div((block.n - j) * kParts, kWidth)));
       panels[count++] = make_panel(block, k, j, vectors, packed_b_ + j * kParts * k.count);
     }
-    const RowGroups groups(block.m, mostly_writes ? kFewRows : Micros::max_rows(2));
-    for (int64_t group = 0, i = 0; group < groups.count; ++group) {
-      const int64_t rows = groups.rows(group);
+    const RowGroups groups(static_cast<int>(block.m), mostly_writes ? kFewRows : Micros::max_rows(2));
+    for (int group = 0, i = 0; group < groups.count; ++group) {
+      const int rows = groups.rows(group);
       for (int panel = 0; panel < count; ++panel) multiply_groups(block, k, panels[panel], i, rows, 1, micro);
       micro.a += rows * micro.a_row, i += rows;
     }
@@ -335,10 +329,9 @@ class Multiplier {
   }
   // Whether B is packed. That pays if enough rows use it, and its rows either collide or are spread over more than a part of the level-2
   // cache.
-  bool packs_b(const Block& block, const PartOfK& k, int tail) const {
-    if (kConverts || p_.b.col_stride != 1 || (!kMaskedLoads && tail < kWidth)) return true;
-    const int64_t span = k.count * magnitude(p_.b.row_stride) * kParts * kSize;
-    return block.m > 32 && (span >= kFarApart || collides(p_.b.row_stride));
+  bool packs_b(const Block& block, const PartOfK& k, bool needs_mask) const {
+    if (kConverts || p_.b.col_stride != 1 || (!kMaskedLoads && needs_mask)) return true;
+    return block.m > 32 && (k.count * magnitude(p_.b.row_stride) * kParts * kSize >= kFarApart || collides(p_.b.row_stride));
   }
 
   const Product& p_;
@@ -348,53 +341,74 @@ class Multiplier {
   T* copy_of_a_;
   T* packed_b_;
   T* sums_;
+  const bool in_place_;  // C can receive the sums directly, without conversion, and without an epilogue that does more than to scale them
 };
 
 // The cost of a product in vector multiply-adds, if vectors run along the columns of B and C.
-inline int64_t cost(const Product& p, int lanes) {
+__attribute__((always_inline)) inline int64_t cost(const Product& p, int lanes) {
   const int64_t sums = p.m * ceil_div(p.n, lanes) * p.k;
   const int64_t packing = p.b.col_stride == 1 ? 0 : p.n * p.k * (p.b.row_stride == 1 ? 1 : 4);
   const int64_t storing = p.c.col_stride == 1 ? 0 : p.m * p.n * 4;
   return sums + packing + storing;
 }
 
-// Whether one of the algorithms for few columns can compute the product.
+// The algorithms: blocks of micro-kernels, or one for few columns.
+enum class Algorithm { blocks, short_rows, dots, few_columns };
+
 template <class Lhs, class Rhs>
-inline bool has_few_columns(const Product& p) {
-  return ShortRows<Lhs, Rhs>::takes(p) || (!kIsComplex<Lhs> && (Multiplier<Lhs, Rhs>::is_dot(p) || FewColumns<Lhs, Rhs>::takes(p)));
+inline Algorithm algorithm_of(const Product& p) {
+  if (ShortRows<Lhs, Rhs>::takes(p)) return Algorithm::short_rows;
+  if constexpr (!kIsComplex<Lhs>) {
+    if (Multiplier<Lhs, Rhs>::is_dot(p)) return Algorithm::dots;
+    if (FewColumns<Lhs, Rhs>::takes(p)) return Algorithm::few_columns;
+  }
+  return Algorithm::blocks;
 }
 
 template <class Lhs, class Rhs>
-inline void multiply_as_it_is(const Product& product, Scratch& scratch) {
+inline void multiply_by(Algorithm algorithm, const Product& product, Scratch& scratch) {
   using Mine = Multiplier<Lhs, Rhs>;
   const auto run_by = [&](bool writes_vectors, auto run_piece) {
     if (goes_past_caches(product) && !writes_vectors) return run_past_caches(product, scratch, run_piece);
     run_piece(product);
   };
-  if (ShortRows<Lhs, Rhs>::takes(product)) {
+  if (algorithm == Algorithm::short_rows) {
     const ShortRows<Lhs, Rhs> rows(product, scratch);
     return run_by(rows.writes_lines(product), [&](const Product& piece) { rows.run(piece); });
   }
-  Mine multiplier(product, scratch);
-  if (Mine::is_dot(product)) return multiplier.run();
   if constexpr (!kIsComplex<Lhs>) {
-    if (FewColumns<Lhs, Rhs>::takes(product)) {
+    if (algorithm == Algorithm::dots) return Mine(product, scratch).run_dots();
+    if (algorithm == Algorithm::few_columns) {
       const FewColumns<Lhs, Rhs> few(product, scratch);
       return run_by(few.writes_vectors(product), [&](const Product& piece) { few.run(piece); });
     }
   }
+  Mine multiplier(product, scratch);
   run_by(multiplier.writes_vectors(), [&](const Product& piece) { Mine(piece, scratch).run(); });
 }
 
+// Chooses between the product and its transpose.
 template <class Lhs, class Rhs>
-inline void multiply(Product p, Scratch& scratch) {
-  strides_along_one(p);
-  const int lanes = kLanes<SumNumberOf<Lhs>> / (1 + kIsComplex<Lhs>);
+inline void multiply_either_way(const Product& p, Scratch& scratch) {
+  constexpr int kOneVector = kLanes<SumNumberOf<Lhs>> / (1 + kIsComplex<Lhs>);
+  const Algorithm as_it_is = algorithm_of<Lhs, Rhs>(p);
+  if (as_it_is != Algorithm::blocks) return multiply_by<Lhs, Rhs>(as_it_is, p, scratch);
   const Product other = transposed(p);
-  const bool stays = has_few_columns<Lhs, Rhs>(p) || (!has_few_columns<Rhs, Lhs>(other) && cost(other, lanes) >= cost(p, lanes));
-  if (stays) return multiply_as_it_is<Lhs, Rhs>(p, scratch);
+  const Algorithm across = algorithm_of<Rhs, Lhs>(other);
+  if (across == Algorithm::blocks) {
+    if (Small<Lhs, Rhs>::takes(p)) return Small<Lhs, Rhs>::run(p);
+    if (cost(other, kOneVector) >= cost(p, kOneVector)) return multiply_by<Lhs, Rhs>(as_it_is, p, scratch);
+  }
   Finish finish;
-  multiply_as_it_is<Rhs, Lhs>(transposed(p, finish), scratch);
+  multiply_by<Rhs, Lhs>(across, transposed(p, finish), scratch);
+}
+
+template <class Lhs, class Rhs>
+inline void multiply(const Product& p, Scratch& scratch) {
+  if (p.k != 1 && p.whole_m != 1 && p.whole_n != 1) return multiply_either_way<Lhs, Rhs>(p, scratch);
+  Product copy = p;
+  strides_along_one(copy);
+  multiply_either_way<Lhs, Rhs>(copy, scratch);
 }
 
 inline void multiply(const Product& p, Scratch& scratch) {

@@ -30,7 +30,7 @@ inline void add_products(const Product& p, const Factors* more, int64_t count, b
 
 template <class Lhs, class Rhs>
 inline bool has_own_algorithm(const Product& p) {
-  return !kIsComplex<Lhs> && has_few_columns<Lhs, Rhs>(p);
+  return !kIsComplex<Lhs> && algorithm_of<Lhs, Rhs>(p) != Algorithm::blocks;
 }
 
 // Computes a sum in the orientation and by the algorithm chosen for its products. p is already transposed if `is_transposed`.

@@ -36,12 +36,14 @@ inline void copy_past_caches(char* to, const char* from, int64_t bytes) {
   __builtin_memcpy(to + at, from + at, bytes - at);
 }
 
-// Whether a product is bound by memory and its rows are contiguous without gaps. A product with more multiply-adds for each number that it
-// moves hides its stores behind them.
-inline bool goes_past_caches(const Product& p) {
-  constexpr int64_t kWorkPerMove = 10;
-  const bool waits = p.n * p.k <= kWorkPerMove * (p.k + 2 * p.n);
-  return kStreams && p.past_caches && waits && p.c.col_stride == 1 && p.c.row_stride == p.n && p.n * 64 <= Scratch::kBytesResults;
+// Whether a product goes past the caches: it may, it is bound by memory, its rows are contiguous without gaps, and the whole result is
+// large (a line of small results is shared with their neighbours). A product with more multiply-adds for each number that it moves hides
+// its stores behind them.
+__attribute__((always_inline)) inline bool goes_past_caches(const Product& p) {
+  constexpr int64_t kWorkPerMove = 10, kManyResults = 1 << 14;
+  if (!kStreams || !p.past_caches) return false;
+  const bool waits = p.n * p.k <= kWorkPerMove * (p.k + 2 * p.n), many = p.whole_m * p.whole_n >= kManyResults;
+  return waits && many && p.c.col_stride == 1 && p.c.row_stride == p.n && p.n * 64 <= Scratch::kBytesResults;
 }
 
 inline Matrix from_row(const Matrix& x, int64_t row, DType dtype) {

@@ -36,8 +36,8 @@ template <int... kLane>
 struct CountTo<0, kLane...> {
   using Type = Lanes<kLane...>;
 };
-template <class T>
-using AllLanes = typename CountTo<kLanes<T>>::Type;
+template <class T, int kBytes = kVectorBytes>
+using AllLanes = typename CountTo<kBytes / static_cast<int>(sizeof(T))>::Type;
 
 template <class V, class T>
 inline V load(const T* p) {
@@ -143,7 +143,6 @@ inline void copy_first(T* to, const T* from, int n) {
 // Stores the first n lanes, 0 < n <= kLanes.
 template <class T>
 inline void store_first(T* p, Vec<T> v, int n) {
-  if (n == kLanes<T>) return store(p, v);
 #if defined(__AVX512F__)
   const __mmask16 mask = static_cast<__mmask16>((1u << n) - 1);
   if constexpr (sizeof(T) == 4) {
@@ -153,6 +152,7 @@ inline void store_first(T* p, Vec<T> v, int n) {
   }
 #else
   // AVX2's masked store is microcoded on AMD processors; a few partial copies cost less.
+  if (n == kLanes<T>) return store(p, v);
   T lanes[kLanes<T>];
   store(lanes, v);
   copy_first<kLanes<T> / 2>(p, lanes, n);

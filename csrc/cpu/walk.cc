@@ -20,12 +20,21 @@ Range cut(int64_t begin, int64_t end, int64_t size) {
   return {first, std::clamp<int64_t>(end, first, std::max(size, first))};
 }
 
-Matrix submatrix(const CpuCall& call, DType dtype, const Operand& x, const Problem& problem, int64_t batch, int64_t row, int64_t col) {
+// The origin of a part of a problem's C: where its matrix is in the batch, and the part in the matrix.
+struct Origin {
+  int64_t outer, inner, row, col;
+};
+Origin origin(const Problem& problem, int64_t batch, int64_t row, int64_t col) {
+  if (batch == 0) return {0, 0, row, col};  // most often, and without a division
   const int64_t inner = std::max(problem.inner_batch, 1);
-  const int64_t element =
-      x.offset + batch / inner * x.batch_stride[0] + batch % inner * x.batch_stride[1] + row * x.row_stride + col * x.col_stride;
-  char* base = static_cast<char*>(call.buffers[x.buffer]);
-  return {base + element * bytes_of(dtype), x.row_stride, x.col_stride};
+  return {batch / inner, batch % inner, row, col};
+}
+
+void place(const CpuCall& call, DType dtype, const Operand& x, const Origin& at, int64_t row, int64_t col, Matrix& to) {
+  int64_t element = x.offset + row * x.row_stride + col * x.col_stride;
+  if (at.outer || at.inner) element += at.outer * x.batch_stride[0] + at.inner * x.batch_stride[1];
+  to.data = static_cast<char*>(call.buffers[x.buffer]) + element * bytes_of(dtype);
+  to.row_stride = x.row_stride, to.col_stride = x.col_stride;
 }
 
 // Reads a scalar: a number known at trace time, or an element of a buffer of accumulators.
@@ -57,42 +66,54 @@ const TileRun& run_of(const Descriptors& plan, int64_t tile) {
   return after[-1];
 }
 
-// Reads the epilogue of a part of a problem's C. Returns null if the plan has no epilogues.
-const Finish* read_epilogue(const CpuCall& call, int32_t index, int64_t batch, int64_t row, int64_t col, Finish& finish) {
-  if (!call.plan.epilogues) return nullptr;
+// Reads the epilogue of a part of a problem's C.
+const Finish* read_epilogue(const CpuCall& call, int32_t index, const Origin& at, Finish& finish) {
   const Epilogue& epilogue = call.plan.epilogues[index];
-  const auto addend = [&](const Operand& x) {
-    return x.buffer < 0 ? Matrix{} : submatrix(call, call.out_dtype, x, call.plan.problems[index], batch, row, col);
-  };
   read_scalar(call, epilogue.alpha, finish.alpha);
   read_scalar(call, epilogue.beta, finish.beta);
-  finish.source = addend(epilogue.source), finish.bias = addend(epilogue.bias), finish.activation = epilogue.activation;
+  finish.source = finish.bias = {};
+  if (epilogue.source.buffer >= 0) place(call, call.out_dtype, epilogue.source, at, at.row, at.col, finish.source);
+  if (epilogue.bias.buffer >= 0) place(call, call.out_dtype, epilogue.bias, at, at.row, at.col, finish.bias);
+  finish.activation = epilogue.activation;
   return &finish;
 }
 
-// The handler has checked the problem table against the buffers; here a tile is clipped to its problem, whatever its descriptor says.
-std::optional<Product> product_of_run(const CpuCall& call, int64_t tile, Finish& finish) {
+// What all products of a call have in common.
+Product product_of_call(const CpuCall& call) {
+  Product product{};
+  product.kind = call.kind, product.out_dtype = call.out_dtype, product.past_caches = call.past_caches;
+  return product;
+}
+
+// Changes a product of the call to that of a tile, and returns whether there is one. The handler has checked the problem table against the
+// buffers; here a tile is clipped to its problem, whatever its descriptor says.
+bool becomes_tile(Product& product, const CpuCall& call, int64_t tile, Finish& finish) {
   const Descriptors& plan = call.plan;
   const TileRun& run = run_of(plan, tile);
-  const int64_t place = plan.num_runs == plan.num_tiles ? 0 : tile - run.first_tile;
-  const bool exists = run.problem >= 0 && run.problem < plan.num_problems && run.tile_id >= 0 && run.tile_id < kNumTiles;
-  if (!exists || run.tiles_y <= 0 || run.tiles_x <= 0 || place < 0) return {};
+  if (run.problem < 0 || run.problem >= plan.num_problems || run.tile_id < 0 || run.tile_id >= kNumTiles) return false;
 
   const Problem& problem = plan.problems[run.problem];
   const TileShape& shape = kTiles[run.tile_id];
-  const int64_t batch = run.batch + place / run.tiles_x / run.tiles_y;
-  const int64_t row = run.row + place / run.tiles_x % run.tiles_y * shape.m, col = run.col + place % run.tiles_x * shape.n;
-  const Range m = cut(row, row + shape.m, problem.m), n = cut(col, col + shape.n, problem.n);
-  const Range k = cut(run.k_begin, run.k_end, problem.k);
-  if (batch < 0 || batch >= problem.batch || m.begin == m.end || n.begin == n.end) return {};
+  int64_t batch = run.batch, row = run.row, col = run.col;
+  if (plan.num_runs != plan.num_tiles) {
+    const int64_t place = tile - run.first_tile;
+    if (run.tiles_y <= 0 || run.tiles_x <= 0 || place < 0) return false;
+    batch += place / run.tiles_x / run.tiles_y;
+    row += place / run.tiles_x % run.tiles_y * shape.m, col += place % run.tiles_x * shape.n;
+  }
+  if (batch < 0 || batch >= problem.batch || row < 0 || row >= problem.m || col < 0 || col >= problem.n) return false;
+  const int32_t k_begin = std::max(std::min(run.k_begin, problem.k), 0), k_end = std::max(std::min(run.k_end, problem.k), k_begin);
 
   const Arithmetic& arithmetic = arithmetic_of(call.kind);
-  const Matrix a = submatrix(call, arithmetic.lhs, problem.a, problem, batch, m.begin, k.begin);
-  const Matrix b = submatrix(call, arithmetic.rhs, problem.b, problem, batch, k.begin, n.begin);
-  const Matrix c = submatrix(call, call.out_dtype, problem.c, problem, batch, m.begin, n.begin);
-  const Finish* epilogue = read_epilogue(call, run.problem, batch, m.begin, n.begin, finish);
-  return Product{call.kind, call.out_dtype, m.end - m.begin, n.end - n.begin, k.end - k.begin, a, b,
-                 c,         epilogue,       problem.m,       problem.n,       call.past_caches};
+  const Origin at = origin(problem, batch, row, col);
+  product.m = std::min<int64_t>(shape.m, problem.m - row), product.n = std::min<int64_t>(shape.n, problem.n - col);
+  product.k = k_end - k_begin;
+  place(call, arithmetic.lhs, problem.a, at, row, k_begin, product.a);
+  place(call, arithmetic.rhs, problem.b, at, k_begin, col, product.b);
+  place(call, call.out_dtype, problem.c, at, row, col, product.c);
+  product.finish = plan.epilogues ? read_epilogue(call, run.problem, at, finish) : nullptr;
+  product.whole_m = problem.m, product.whole_n = problem.n;
+  return true;
 }
 
 // Whether a tile's position lies inside C of an existing problem.
@@ -101,6 +122,12 @@ bool exists(const Descriptors& plan, const TilePosition& at) {
   const Problem& p = plan.problems[at.problem];
   return at.batch >= 0 && at.batch < p.batch && at.row >= 0 && at.col >= 0 && int64_t{at.row} + at.rows <= p.m &&
          int64_t{at.col} + at.cols <= p.n;
+}
+
+// Returns the epilogue of a tile, or null if the plan has none.
+const Finish* epilogue_of(const CpuCall& call, const TilePosition& at, Finish& finish) {
+  if (!call.plan.epilogues) return nullptr;
+  return read_epilogue(call, at.problem, origin(call.plan.problems[at.problem], at.batch, at.row, at.col), finish);
 }
 
 // Returns a part of one of the buffers [first, last), or nothing if it extends beyond the buffer.
@@ -145,7 +172,7 @@ std::optional<Product> product_of_ready_tile(const CpuCall& call, const ReadyTil
   }
   const std::optional<Matrix> c = part_of(call, call.out_dtype, c_part, at.rows, at.cols, call.num_operands, call.num_buffers);
   if (!c) return {};
-  product.c = *c, product.finish = read_epilogue(call, at.problem, at.batch, at.row, at.col, finish);
+  product.c = *c, product.finish = epilogue_of(call, at, finish);
   product.past_caches = call.past_caches;
   return product;
 }
@@ -158,7 +185,7 @@ void add_split(const CpuCall& call, const SplitTile& split) {
   const char* const sums = sums_at(call, split.first, split.slices, split.slice_stride, of_slice);
   if (!c || !sums) return;
   Finish finish;
-  const Finish* epilogue = read_epilogue(call, at.problem, at.batch, at.row, at.col, finish);
+  const Finish* epilogue = epilogue_of(call, at, finish);
   kernels().add_partial_sums(
       {call.kind, call.out_dtype, at.rows, at.cols, sums, split.pitch, split.slices, split.slice_stride, *c, epilogue});
 }
@@ -197,10 +224,12 @@ bool fills_caches(const CpuCall& call) {
 void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
   thread_local Scratch scratch;
   const Descriptors& plan = call.plan;
+  const auto multiply = kernels().multiply;
+  Product product = product_of_call(call);
   if (!plan.tiles && plan.num_runs <= 0) return;
   for (int64_t block = begin; block < end; ++block) {
     const Range tiles = plan.block_first ? cut(plan.block_first[block], plan.block_first[block + 1], plan.num_tiles)
-                                         : cut(block, block + 1, plan.num_tiles);
+                                         : Range{block, std::min<int64_t>(block + 1, plan.num_tiles)};
     for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
       if (plan.tiles) {
         const int64_t first = tile;
@@ -209,8 +238,7 @@ void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
         continue;
       }
       Finish finish;
-      const auto product = product_of_run(call, tile, finish);
-      if (product) kernels().multiply(*product, scratch);
+      if (becomes_tile(product, call, tile, finish)) multiply(product, scratch);
     }
   }
 }
@@ -221,6 +249,7 @@ void add_splits(const CpuCall& call, int64_t begin, int64_t end) {
 
 int64_t threads_for_blocks(const CpuCall& call, int64_t available) {
   const int64_t most = std::min<int64_t>(available, call.plan.num_blocks);
+  if (most <= 1) return most;
   double work = 0;
   for (int32_t i = 0; i < call.plan.num_problems && work < most * kWorkPerThread; ++i) {
     const Problem& p = call.plan.problems[i];

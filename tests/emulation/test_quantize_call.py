@@ -29,7 +29,7 @@ def emulated(builder: Builder):
 
 def compiled(f, *operands):
     program = jax.jit(f).lower(*operands).compile()
-    assert program.as_text().count('custom_call_target="vbgemm_quantize_v1"') == 1
+    assert program.as_text().count('custom_call_target="vbgemm_quantize_v2"') == 1
     return program(*operands)
 
 

@@ -124,6 +124,34 @@ def test_biases():
     assert_same([gradient(f) for f in (*ours, biased)], [(*operands(), *biases)])
 
 
+def test_parameters_of_functions_and_scales_of_adapters():
+    """Their gradients are sums over rows, of which those of other devices' experts are undefined."""
+    a, b = oracle.random((EXPERTS, D, 2), "float64", 7), oracle.random((EXPERTS, 2, F), "float64", 8)
+    c, d = oracle.random((EXPERTS, F, 2), "float64", 9), oracle.random((EXPERTS, 2, D), "float64", 10)
+
+    def mixtures(x, gate, up, down, logits, a, b, c, d, slope, **options):
+        routing = vb.moe.route(logits, CHOICES)
+
+        def swish(y):
+            return y * jax.nn.sigmoid(slope * y)
+
+        gates = {"gate": lambda y, z: swish(y) * z}, {"activation": swish}, {"lora": ((None, (a, b)), (c, d))}
+        others = {"activation": swish}, {"activation": None, "lora": ((a, b), None)}
+        some = {**options, "lora_scale": slope}
+        return sum(
+            [vb.moe.expert_mlp(x, (gate, up), down, routing, **some, **each) for each in gates]
+            + [vb.moe.expert_mlp(x, gate, down, routing, gated=False, **some, **each) for each in others]
+        )
+
+    divided = functools.partial(mixtures, mesh_axis="x", exchange="all_to_all")
+    ours = jax.shard_map(divided, mesh=mesh(2), in_specs=(*[P("x")] * 9, P()), out_specs=P("x"))
+
+    def of_parameters(function):
+        return jax.grad(lambda *args: jnp.sum(jnp.sin(function(*args))), tuple(range(10)))
+
+    assert_same([of_parameters(f) for f in (ours, mixtures)], [(*operands(), a, b, c, d, jnp.asarray(1.5))])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_second_derivatives(exchange):

@@ -160,6 +160,7 @@ def test_checkify_reports_slots_that_are_no_inverse():
 def test_rows_that_move_as_words_are_the_same(dtype, columns):
     """Programs for CUDA have the words, which this runs on any platform."""
     x, rows = oracle.random((5, columns), "float32").astype(dtype), jnp.array([3, 9, -1, 0], jnp.int32)
-    words, plain = select_rows._moved_in_words(x, rows, "clip"), select_rows._moved(x, rows, "clip")
-    assert words.dtype == plain.dtype
-    np.testing.assert_array_equal(*(np.asarray(y).view(np.uint8) for y in (words, plain)))
+    for mode in ("clip", "fill"):
+        words, plain = select_rows._moved_in_words(x, rows, mode), select_rows._moved(x, rows, mode)
+        assert words.dtype == plain.dtype
+        np.testing.assert_array_equal(*(np.asarray(y).view(np.uint8) for y in (words, plain)))

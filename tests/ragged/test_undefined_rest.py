@@ -82,3 +82,16 @@ def test_xla_leaves_zeros():
 def test_it_is_a_bool():
     with pytest.raises(TypeError, match="undefined_rest must be a bool, not 1"):
         vb.ragged_dot(*operands(), SIZES, undefined_rest=1)
+
+
+def test_gradients_of_what_a_gate_depends_on():
+    lhs, rhs = operands()
+    adapter = oracle.random((GROUPS, K, 2), "float32", 3), oracle.random((GROUPS, 2, N), "float32", 4)
+
+    def loss(slope, undefined_rest):
+        y = vb.moe.gated_dot(lhs, rhs, SIZES, gate=lambda y, z: jnp.tanh(slope * y) * z, lora=adapter, lora_scale=slope,
+                             undefined_rest=undefined_rest)  # fmt: skip
+        return jnp.sum(y)
+
+    given, plain = (jax.grad(loss)(1.5, rest) for rest in (True, False))
+    np.testing.assert_allclose(given, plain, rtol=1e-6)

@@ -224,3 +224,14 @@ def test_an_h100_multiplies_8_bits(lhs_dtype, rhs_dtype):
 def test_errors(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("k", [131056, 131072])
+def test_sums_of_int8_at_the_bound_of_int32(k):
+    """A tensor core's sum of all of K fits in 32 bits with the first one, and with the second one no longer."""
+    lhs, rhs = (
+        vb.Scaled(jnp.full(shape, -128, jnp.int8), jnp.ones((*shape[:-1], 1), jnp.float32), block)
+        for shape, block in (((2, k), (1, k)), ((1, 16, k), (1, 1, k)))
+    )
+    y = vb.ragged_dot(lhs, rhs, jnp.array([2]), transpose_rhs=True, preferred_element_type=jnp.float32)
+    np.testing.assert_array_equal(y, np.float32(16384 * k))

@@ -70,6 +70,7 @@ Error encode_any(CUtensorMap& map, DType dtype, const void* data, uint32_t box_l
 // Whether the sums of int8 products, over all of K, fit in int32, and have one scale.
 bool sums_exactly(const RaggedCall& call) {
   constexpr int64_t kMostDepth = (1 << 17) - 1;
+  static_assert(kMostDepth * INT8_MIN * INT8_MIN <= INT32_MAX);
   return call.kind == Kind::s8 && call.lhs_blocks <= 1 && call.rhs_k_blocks <= 1 && call.k <= kMostDepth;
 }
 

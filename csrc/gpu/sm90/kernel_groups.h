@@ -37,13 +37,13 @@ using MixedBlock = PipelinedBlock<Source, NoCopier, MixedEpilogue<Source>>;
 
 // Of 8-bit floats.
 #define VBGEMM_EVERY_SCALED_KERNEL(define, kind)                                    \
-  VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                            \
+  VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                      \
   define(vbgemm_ragged_along_k_256_##kind, kind, true, false, false, 256, 1, false) \
   define(vbgemm_ragged_along_k_128_##kind, kind, true, false, false, 128, 1, false)
 
 // Of int8 whose scales hold for all of K: name, columns of a tile.
-#define VBGEMM_EVERY_EXACT_KERNEL(define)     \
-  define(vbgemm_ragged_exact_256_s8, 256)   \
+#define VBGEMM_EVERY_EXACT_KERNEL(define) \
+  define(vbgemm_ragged_exact_256_s8, 256) \
   define(vbgemm_ragged_exact_128_s8, 128)
 
 #define VBGEMM_EVERY_RAGGED_KERNEL(define, kind)                                          \

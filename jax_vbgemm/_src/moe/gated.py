@@ -13,7 +13,7 @@ from jax_vbgemm._src.epilogue import Activation, Epilogue, gated_product, resolv
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.lora import with_adapter
 from jax_vbgemm._src.ragged.api import extra_operand, ragged_dot, scalar_integer, sizes_argument
-from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
+from jax_vbgemm._src.ragged.reference import finish, rows_with_weights, zeros_elsewhere
 from jax_vbgemm._src.scaled.scaled import Scaled
 from jax_vbgemm._src.util.arguments import shown, unsharded_array
 
@@ -93,6 +93,11 @@ def gated_dot(
     wide = accumulator(dtype)
     if scale is not None:
         scale = extra_operand(name, "row_scale", scale, (m,), "(m,)", wide)
+    offset = options.get("group_offset")
+    if offset is not None:
+        offset = scalar_integer(name, "group_offset", offset)
+    known_rows = rows_with_weights(sizes_argument(name, group_sizes), offset, m, weights[0].shape[0])
+    defined = known_rows if options.get("undefined_rest") else None
     if pair and not apart:
         parts = jnp.split(parts[0], 2, axis=-1)
     if lora is not None:
@@ -100,7 +105,7 @@ def gated_dot(
         if pair:
             adapters = [(f"lora[{i}]", adapter) for i, adapter in enumerate(pair_of(name, "lora", lora))]
         parts = [
-            with_adapter(name, argument, part, adapter, lora_scale, lhs, group_sizes, options)
+            with_adapter(name, argument, part, adapter, lora_scale, lhs, group_sizes, options, defined)
             for part, (argument, adapter) in zip(parts, adapters, strict=True)
         ]
     if not pair:
@@ -108,20 +113,22 @@ def gated_dot(
         parts = [both[:, ::2], both[:, 1::2]] if interleaved else jnp.split(both, 2, axis=-1)
     factors = [part.astype(wide) for part in parts]
     if gate is None:
-        hidden = gated_product(partial(applied, name, "activation", function), *factors)
+        hidden = gated_product(partial(applied, name, "activation", function, defined=defined), *factors)
     else:
-        hidden = applied(name, "gate", gate, *factors)
-    offset = options.get("group_offset")
-    if offset is not None:
-        offset = scalar_integer(name, "group_offset", offset)
+        hidden = applied(name, "gate", gate, *factors, defined=defined)
     # A row after the last group is zero, even if the activation of 0 is not finite.
-    known_rows = rows_with_weights(sizes_argument(name, group_sizes), offset, m, weights[0].shape[0])
     scaled = Epilogue(row_scale=None if scale is None else "row_scale")
     return finish(hidden, scaled, {"row_scale": scale}, known_rows, dtype)
 
 
-def applied(name: str, what: str, function: Any, *values: jax.Array) -> jax.Array:
-    """function(*values), of the shape and dtype of the first one; ValueError where it cannot be."""
+def applied(name: str, what: str, function: Any, *values: jax.Array, defined: jax.Array | None = None) -> jax.Array:
+    """function(*values), of the shape and dtype of the first one; ValueError where it cannot be.
+
+    defined: which rows are defined, where not all are. In the others, values and the function's cotangent are zeros:
+    gradients of what the function depends on besides its arguments are sums over all rows.
+    """
+    if defined is not None:
+        values = tuple(zeros_elsewhere(value, defined) for value in values)
     result: jax.Array = function(*values)
     shape, dtype = values[0].shape, values[0].dtype
     if result.shape != shape or not jnp.can_cast(result.dtype, dtype, "same_kind"):
@@ -129,7 +136,8 @@ def applied(name: str, what: str, function: Any, *values: jax.Array) -> jax.Arra
             f"{name}: {what} maps {dtype}{shape} to {result.dtype}{result.shape}: the shape must stay, and the result "
             "must be of the same kind of number"
         )
-    return result.astype(dtype)
+    result = result.astype(dtype)
+    return result if defined is None else zeros_elsewhere(result, defined)
 
 
 def clamped_swiglu(gate: jax.Array, up: jax.Array, *, limit: float = 7.0, alpha: float = 1.702) -> jax.Array:

@@ -16,6 +16,7 @@ from jax_vbgemm._src.moe.own_experts import check_chunks, over_devices
 from jax_vbgemm._src.moe.quantized import COTANGENTS, WGRAD, checked_experts, quantized_mlp
 from jax_vbgemm._src.moe.routing import Routing, dispatched, factors_of_rows, summed
 from jax_vbgemm._src.ragged.api import check_sums, ragged_dot
+from jax_vbgemm._src.ragged.reference import rows_with_weights
 from jax_vbgemm._src.scaled.scaled import Scaled
 from jax_vbgemm._src.util.arguments import shown, unsharded_array
 from jax_vbgemm._src.util.mesh_axes import mesh_axes
@@ -264,6 +265,9 @@ def expert_mlp(
                 x, weights[0], down, experts_8, routing, accumulator(x.dtype) if wide else x.dtype, activation=known,
                 cotangents=cotangents, wgrad=wgrad, implementation=implementation,
             )  # fmt: skip
+        defined = None
+        if axes is not None:
+            defined = rows_with_weights(routing.group_sizes, None, routing.order.shape[0], experts)
         # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
         of_rows = first | {"gather": (routing.rows, routing.slots)}
         # Where nothing is added to the second product, each row is multiplied by its probability in the first product's
@@ -282,12 +286,14 @@ def expert_mlp(
             name_of_activation, function = resolve_activation(name, activation)
             in_kernel = name_of_activation if of_gate_up is None else None
             product = ragged_dot(x, weights[0], routing.group_sizes, activation=in_kernel, **of_rows)
-            hidden = with_adapter(name, "lora[0]", product, of_gate_up, lora_scale, x, routing.group_sizes, of_rows)
+            hidden = with_adapter(
+                name, "lora[0]", product, of_gate_up, lora_scale, x, routing.group_sizes, of_rows, defined
+            )
             if in_kernel is None and function is not None:
-                hidden = applied(name, "activation", function, hidden)
+                hidden = applied(name, "activation", function, hidden, defined=defined)
             hidden = hidden.astype(product.dtype)
         product = ragged_dot(hidden, down, routing.group_sizes, **second)
-        y = with_adapter(name, "lora[1]", product, of_down, lora_scale, hidden, routing.group_sizes, second)
+        y = with_adapter(name, "lora[1]", product, of_down, lora_scale, hidden, routing.group_sizes, second, defined)
         y = y.astype(product.dtype)
         if weighs_results:
             result = _combined(y, routing, **rest)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.api import ragged_dot
+from jax_vbgemm._src.ragged.reference import zeros_elsewhere
 from jax_vbgemm._src.util.arguments import shown, unsharded_array
 
 OPTIONS = ("gather", "group_offset", "undefined_rest", "precision", "implementation")
@@ -16,12 +17,13 @@ OPTIONS = ("gather", "group_offset", "undefined_rest", "precision", "implementat
 
 def with_adapter(
     name: str, argument: str, product: jax.Array, adapter: Any, scale: Any, lhs: Any, group_sizes: Any,
-    options: dict[str, Any],
+    options: dict[str, Any], defined: jax.Array | None,
 ) -> jax.Array:  # fmt: skip
     """The product of lhs with its groups' weights plus scale (lhs a[e]) b[e], in the accumulator's dtype.
 
     The adapter is (a, b), or None for none: then the product is returned as it is. `options` are those of the product;
-    those that do not belong to its weights hold for the adapter.
+    those that do not belong to its weights hold for the adapter. defined: which rows of the products are defined, where
+    not all are; the others of the sum are zeros, and do not reach the gradient of the scale.
     """
     if adapter is None:
         return product
@@ -40,5 +42,8 @@ def with_adapter(
     hidden = ragged_dot(lhs, a, group_sizes, **own)
     own.pop("gather", None)
     update = ragged_dot(hidden, b, group_sizes, **own)
+    if defined is not None:
+        product, update = zeros_elsewhere(product, defined), zeros_elsewhere(update, defined)
     wide = jnp.dtype(accumulator(product.dtype))
-    return product.astype(wide) + jnp.asarray(scale, wide) * update.astype(wide)
+    total = product.astype(wide) + jnp.asarray(scale, wide) * update.astype(wide)
+    return total if defined is None else zeros_elsewhere(total, defined)

@@ -23,8 +23,8 @@ TARGET_NAME = "vbgemm_v1"
 ADD_TARGET_NAME = "vbgemm_add_v2"  # on GPUs only; on the CPU XLA's own loops are as fast
 SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # on GPUs only
 AVERAGES_TARGET_NAME = "vbgemm_averages_v1"  # on GPUs only
-QUANTIZE_TARGET_NAME = "vbgemm_quantize_v1"  # on GPUs only
-RAGGED_TARGET_NAME = "vbgemm_ragged_v5"  # on RAGGED_PLATFORMS
+QUANTIZE_TARGET_NAME = "vbgemm_quantize_v2"  # on GPUs only
+RAGGED_TARGET_NAME = "vbgemm_ragged_v6"  # on RAGGED_PLATFORMS
 GPU_PLATFORMS = ("cuda", "rocm")
 RAGGED_PLATFORMS = ("cpu", "cuda", "rocm")
 

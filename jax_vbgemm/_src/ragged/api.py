@@ -68,8 +68,9 @@ def ragged_dot(
       lhs: (m, k), or (any number, k) with `gather`. Of two `Scaled` factors the result is bfloat16 unless
         preferred_element_type says otherwise. On GPUs of compute capability 9.0 two 8-bit floats, or int8 on both
         sides, are multiplied as they are, with `transpose_rhs` and with scales of (1, 128) or whole rows of lhs and of
-        (1, 128, 128), whole columns or whole matrices of rhs, and summed in float32, 128 products at a time (of which
-        the sum of int8 is exact); elsewhere they are widened before the product.
+        (1, 128, 128), whole columns or whole matrices of rhs, and summed in float32, 128 products at a time (of int8
+        these sums are exact, as is the whole one where scales hold for all of K, below 131072); elsewhere they are
+        widened before the product.
         Beside rows of bfloat16 or float16, `Scaled` weights of int8, int4 or float8_e4m3fn with `transpose_rhs` stay
         narrow in memory where groups have few rows (a decoding step of a mixture, which reads little but weights);
         their scales are of single columns or of 128, with all of K or 128 steps of it. Other weights are widened.
@@ -112,8 +113,9 @@ def ragged_dot(
         vmap over operands while the Ref is not mapped (at axis 0).
       undefined_rest: whether rows of the result without weights (after the last group, or of groups without weights)
         may be left as they are in memory, and the same rows of the gradient of lhs (without `gather`): they hold
-        anything, NaN too, so that what reads them has to select and not multiply by 0. Worth its while where most rows
-        have no weights: a device's room for rows that other devices may send, for example.
+        anything, NaN too, so that what reads them has to select and not multiply by 0, in its gradients too; checkify's
+        NaN checks may report them. Worth its while where most rows have no weights: a device's room for rows that other
+        devices may send, for example.
       implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
       group_size_hint: the typical size of groups, or a sequence with the typical size of each group. It guides the
         choice of tiles and changes no result, except that it decides whether `Scaled` weights beside rows of 16 bits

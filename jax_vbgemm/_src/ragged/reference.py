@@ -75,7 +75,12 @@ def finish(
         row_scale = operands[epilogue.row_scale]
         operands = {**operands, epilogue.row_scale: jnp.where(valid, row_scale, jnp.zeros((), row_scale.dtype))}
     value = finished(total, epilogue, operands, total.dtype)
-    return jnp.where(valid[..., None], value, jnp.zeros((), value.dtype)).astype(dtype)
+    return zeros_elsewhere(value, valid).astype(dtype)
+
+
+def zeros_elsewhere(x: jax.Array, known: jax.Array) -> jax.Array:
+    """x (..., m, n) in the rows that are known (..., m), and zeros in the others, whose cotangents are zeros too."""
+    return jnp.where(known[..., None], x, jnp.zeros((), x.dtype))
 
 
 def result(*operands: jax.Array, ragged: Ragged) -> jax.Array:

@@ -124,16 +124,20 @@ inline void time_ranges(DType dtype) {
   }
 }
 
-inline void time_file(const char* path, DType dtype, const std::string& layout) {
+// Returns the products of a workload file, "M N K" a line.
+inline std::vector<Shape> read_shapes(const char* path) {
   std::vector<Shape> shapes;
   std::FILE* file = std::fopen(path, "r");
   Shape s;
   while (file && std::fscanf(file, "%d %d %d", &s.m, &s.n, &s.k) == 3) shapes.push_back(s);
   if (file) std::fclose(file);
-  if (shapes.empty()) {
-    std::printf("%s holds no \"M N K\" lines\n", path);
-    return;
-  }
+  if (shapes.empty()) std::printf("%s holds no \"M N K\" lines\n", path);
+  return shapes;
+}
+
+inline void time_file(const char* path, DType dtype, const std::string& layout) {
+  const std::vector<Shape> shapes = read_shapes(path);
+  if (shapes.empty()) return;
   Pool pool(2, /*pinned=*/true);
   Workload w = plain_workload(dtype, shapes, layout);
   std::printf("%-60s %s %s %3zu problems:", path, name_of(dtype), layout.c_str(), shapes.size());

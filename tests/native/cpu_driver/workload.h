@@ -143,7 +143,7 @@ inline int random_size(int64_t limit) {
   return static_cast<int>(std::min(chance(0.5) ? uniform(1, 70) : kSizes[uniform(0, std::size(kSizes) - 1)], limit));
 }
 
-// tall: many rows, few columns and a short K, most of them without gaps.
+// tall: many rows, few columns and a short K, or few of everything; most of them without gaps.
 inline Workload random_workload(Kind kind, DType out_dtype, int count, bool tall = false) {
   Workload w{kind, out_dtype, {}, {}, 0, {}, {}, {}};
   std::vector<bool> plain;
@@ -153,6 +153,7 @@ inline Workload random_workload(Kind kind, DType out_dtype, int count, bool tall
     if (tall) {
       p.m = static_cast<int>(chance(0.5) ? 16 * uniform(1, 40) : uniform(1, 400)), p.k = random_size(70);
       p.n = static_cast<int>(chance(0.6) ? uniform(1, 9) : 8 * uniform(1, 4));
+      if (chance(0.4)) p.m = static_cast<int>(uniform(1, 66)), p.n = static_cast<int>(uniform(1, 66));
     }
     plain.push_back(tall && chance(0.7));
     p.batch = chance(0.7) ? 1 : static_cast<int>(uniform(0, 6));

@@ -1,0 +1,60 @@
+// Small products in row-major order, for which deciding how to compute them would take as long as computing them: micro-kernels, each on
+// the operands as they are. The sums, and therefore the bits, are those of Multiplier.
+#pragma once
+#include "cpu/convert.h"
+#include "cpu/kernels.h"
+#include "cpu/micro_kernel.h"
+#include "cpu/past_caches.h"
+
+namespace vbgemm::VBGEMM_ISA {
+
+template <class Lhs, class Rhs>
+class Small {
+  using T = SumNumberOf<Lhs>;
+  using Micros = MicroKernels<T, kIsComplex<Lhs>>;
+  static constexpr int kParts = 1 + kIsComplex<Lhs>, kWidth = kLanes<T>;
+  static constexpr bool kConverts = sizeof(NumberOf<Lhs>) != sizeof(T);
+  // Up to these sizes Multiplier would neither divide a product nor copy its operands. It would not transpose it either, as A would have to
+  // be copied for that.
+  static constexpr int64_t kMaxRows = 64, kMaxNumbers = 4 * kWidth, kMaxK = 128;
+
+ public:
+  static bool takes(const Product& p) {
+    const bool small = p.m <= kMaxRows && p.n * kParts <= kMaxNumbers && p.k <= kMaxK && (kMaskedLoads || p.n * kParts >= kWidth);
+    const bool row_major = p.a.col_stride == 1 && p.b.col_stride == 1 && p.c.col_stride == 1 && p.a.row_stride != 1;
+    const bool dense = p.b.row_stride == p.n;
+    return !kConverts && small && row_major && dense && !p.finish && !goes_past_caches(p);
+  }
+
+  static void run(const Product& p) {
+    const int m = static_cast<int>(p.m), numbers = static_cast<int>(p.n) * kParts;
+    Micro<T> micro;
+    micro.k = p.k;
+    micro.a_row = p.a.row_stride * kParts, micro.a_k = kParts;
+    micro.b_k = p.b.row_stride * kParts, micro.c_row = p.c.row_stride * kParts;
+    micro.sums_in = micro.sums_out = nullptr;
+    micro.scales = micro.streams = false, micro.ahead = 0;
+    for (int at = 0; at < numbers;) {
+      const int vectors = Micros::panel_vectors((numbers - at + kWidth - 1) / kWidth, m);
+      const int width = static_cast<int>(smaller(vectors * kWidth, numbers - at));
+      micro.tail = width - (vectors - 1) * kWidth;
+      const bool half = Micros::has_half(vectors, micro.tail);
+      micro.last = width - (half ? kWidth / 2 : kWidth);
+      micro.a = static_cast<const T*>(p.a.data);
+      micro.b = static_cast<const T*>(p.b.data) + at;
+      micro.c = static_cast<T*>(p.c.data) + at;
+      const RowGroups groups(m, Micros::max_rows(vectors));
+      if (groups.larger) {
+        micro.groups = groups.larger;
+        const int rows = groups.larger * (groups.base + 1);
+        Micros::kernel(half, vectors, groups.base + 1)(micro);
+        micro.a += rows * micro.a_row, micro.c += rows * micro.c_row;
+      }
+      micro.groups = groups.count - groups.larger;
+      Micros::kernel(half, vectors, groups.base)(micro);
+      at += width;
+    }
+  }
+};
+
+}  // namespace vbgemm::VBGEMM_ISA
