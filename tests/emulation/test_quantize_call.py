@@ -22,7 +22,7 @@ FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
 @pytest.fixture(scope="module", autouse=True)
 def emulated(builder: Builder):
     with emulated_call.emulated(
-        builder, blocks.quantize_p, blocks, backends.QUANTIZE_TARGET_NAME, "quantize", "quantize"
+        builder, blocks.quantize_p, blocks, backends.QUANTIZE_TARGET_NAME, "quantize", "quantize", "vbgemm_quantize"
     ):
         yield
 
