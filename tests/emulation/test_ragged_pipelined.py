@@ -191,54 +191,38 @@ OF_MIXED = {
     "a row too many for the copies of a few": ("sm90/source_groups.h",
         "tile.rows <= kFewRows", "tile.rows <= kFewRows + 1"),
 }  # fmt: skip
-EVERY_MISTAKE = MISTAKES | MORE_MISTAKES | OF_TF32 | OF_FLOAT8 | OF_INT8 | OF_MIXED
+# The files, the options of calls, and the mistakes of some arithmetics.
+OF_SOME = {
+    "TF32": (PIPELINED_TF32, ["--kinds", "float32", "--calls", "20"], OF_TF32),
+    "8-bit floats": (PIPELINED_FLOAT8[:1], ["--kinds", "float8_e4m3fn", "--calls", "20"], OF_FLOAT8),
+    "int8": (PIPELINED_INT8, ["--kinds", "int8", "--calls", "30"], OF_INT8),
+    "mixed": (PIPELINED_MIXED[:1], ["--mixed", *BFLOAT16, "--calls", "40"], OF_MIXED),
+}
+OF_ALL = MISTAKES | MORE_MISTAKES
+EVERY_MISTAKE = [*OF_ALL.values(), *(texts for _, _, mistakes in OF_SOME.values() for texts in mistakes.values())]
 
 
-@pytest.mark.parametrize(("name", "right", "wrong"), EVERY_MISTAKE.values())
+@pytest.mark.parametrize(("name", "right", "wrong"), EVERY_MISTAKE)
 def test_mistakes_can_be_made(tmp_path: Path, name: str, right: str, wrong: str) -> None:
     """Also those of the slow tests: the sources still have each text that a mistake replaces."""
     change(tmp_path, CSRC / "gpu" / name, right, wrong)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mistake", OF_FLOAT8)
-def test_mistakes_in_8_bits_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
-    name, right, wrong = OF_FLOAT8[mistake]
+@pytest.mark.parametrize(
+    ("some", "mistake"), [(some, mistake) for some, (_, _, mistakes) in OF_SOME.items() for mistake in mistakes]
+)
+def test_mistakes_in_some_arithmetics_are_caught(builder: Builder, tmp_path: Path, some: str, mistake: str) -> None:
+    files, options, mistakes = OF_SOME[some]
+    name, right, wrong = mistakes[mistake]
     change(tmp_path, CSRC / "gpu" / name, right, wrong)
-    executable = builder.ragged_executable(PIPELINED_FLOAT8[:1], OPTIMIZED, tmp_path)
-    assert first_fault(executable, "--kinds", "float8_e4m3fn", "--calls", "20", common=[])
+    executable = builder.ragged_executable(files, OPTIMIZED, tmp_path)
+    assert first_fault(executable, *options, common=[])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", OF_INT8)
-def test_mistakes_in_int8_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
-    name, right, wrong = OF_INT8[mistake]
-    change(tmp_path, CSRC / "gpu" / name, right, wrong)
-    executable = builder.ragged_executable(PIPELINED_INT8, OPTIMIZED, tmp_path)
-    assert first_fault(executable, "--kinds", "int8", "--calls", "30", common=[])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", OF_MIXED)
-def test_mistakes_in_mixed_products_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
-    name, right, wrong = OF_MIXED[mistake]
-    change(tmp_path, CSRC / "gpu" / name, right, wrong)
-    executable = builder.ragged_executable(PIPELINED_MIXED[:1], OPTIMIZED, tmp_path)
-    assert first_fault(executable, "--mixed", *BFLOAT16, "--calls", "40", common=[])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", OF_TF32)
-def test_mistakes_in_tf32_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
-    name, right, wrong = OF_TF32[mistake]
-    change(tmp_path, CSRC / "gpu" / name, right, wrong)
-    executable = builder.ragged_executable(PIPELINED_TF32, OPTIMIZED, tmp_path)
-    assert first_fault(executable, "--kinds", "float32", "--calls", "20", common=[])
-
-
-@pytest.mark.parametrize("mistake", slow_except(MISTAKES | MORE_MISTAKES, []))
+@pytest.mark.parametrize("mistake", slow_except(OF_ALL, []))
 def test_mistakes_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
-    name, right, wrong = (MISTAKES | MORE_MISTAKES)[mistake]
+    name, right, wrong = OF_ALL[mistake]
     change(tmp_path, CSRC / "gpu" / name, right, wrong)
     # One file alone is compiled with the mistake.
     mistaken = [file for file in PIPELINED if ("gathered" in file) == ("gather" in name)]
