@@ -202,6 +202,25 @@ def test_experts_in_8_bits(exchange):
     assert_same([value(f) for f in (ours, quantized)], [args], rtol=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["int4", "float8_e4m3fn"])
+def test_weights_alone_are_narrow(kind):
+    """Dtypes that promote with no other one: Scaled, and in int4 as they are."""
+    shapes = (4, 32, 8), (4, 8, 16)
+    scaled = [vb.quantize(oracle.random(shape, "float32", 1), kind, block=(1, -1)) for shape in shapes]
+    x, logits = oracle.random((8, 8), "bfloat16", 2), oracle.random((8, 4), "float32", 3)
+
+    def mixture(x, gate_up, down, logits, **options):
+        return vb.moe.expert_mlp(x, gate_up, down, vb.moe.route(logits, 2), transpose_rhs=True, **options)
+
+    divided = functools.partial(mixture, mesh_axis="x", exchange="all_to_all")
+    ours = jax.shard_map(divided, mesh=mesh(2), in_specs=P("x"), out_specs=P("x"))
+    for weights in (scaled, *([[w.values for w in scaled]] if kind == "int4" else [])):
+        found, expected = (function(x, *weights, logits) for function in (ours, mixture))
+        assert found.dtype == expected.dtype == jnp.bfloat16
+        largest = np.abs(oracle.wide(expected)).max()
+        np.testing.assert_allclose(oracle.wide(found), oracle.wide(expected), rtol=0, atol=0.02 * largest)
+
+
 def test_what_is_wrong_is_named():
     def run(axes=(2,), mesh_axis="x", **options):
         specs = (P("x"), P(), P(), P(), P("x"), P("x"))

@@ -35,6 +35,13 @@ def error(found, expected):
     return np.linalg.norm(found - expected) / np.linalg.norm(expected)
 
 
+def test_float64_means_float32_without_the_x64_mode():
+    xs = [oracle.random((4 + i, 12), "float32", i) for i in range(6)]
+    with jax.enable_x64(False), vb.target("h100"):
+        lowered = jax.jit(lambda xs: vb.newton_schulz(xs, 2, COEFFS, dtype="float64")).trace(xs).lower()
+    assert "f64" not in lowered.as_text()
+
+
 @pytest.mark.parametrize(
     ("of_leaf", "dtype", "implementation"),
     slow_except(

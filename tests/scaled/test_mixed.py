@@ -63,6 +63,20 @@ def test_gradient_of_the_rows(kind):
     np.testing.assert_array_equal(oracle.wide(found), oracle.wide(truth))
 
 
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_transpose_in_the_scales(kind):
+    lhs, weights = drawn((ROWS, K), jnp.bfloat16), vb.quantize(drawn((GROUPS, N, K), seed=1), kind, block=(1, -1))
+    cotangent = drawn((ROWS, N), jnp.bfloat16, seed=2)
+
+    def product(scales):
+        return vb.ragged_dot(lhs, vb.Scaled(weights.values, scales, weights.block), SIZES, transpose_rhs=True)
+
+    (found,) = jax.linear_transpose(product, weights.scales)(cotangent)
+    (expected,) = jax.vjp(product, weights.scales)[1](cotangent)
+    np.testing.assert_array_equal(found, expected)
+    assert np.any(expected)
+
+
 def test_a_layer_of_experts():
     x, routing = drawn((12, 128), jnp.bfloat16), vb.moe.route(drawn((12, 4), seed=3), 2)
     gate_up, down = (vb.quantize(drawn(s, seed=4) / 8, "int8", block=(1, 128)) for s in ((4, 512, 128), (4, 128, 256)))
@@ -119,3 +133,7 @@ def test_scaled_weights_have_no_sums_of_gradients(block):
     x, routing = drawn((6, K)), vb.moe.route(drawn((6, GROUPS)), 1)
     with pytest.raises(ValueError, match="Scaled already"):
         vb.moe.expert_mlp(x, weights, weights.mT, routing, transpose_rhs=True, quantized=True, gated=False)
+    narrow = vb.quantize(drawn((GROUPS, K, 8)), "float8_e4m3fn")
+    refs = tuple(jax.new_ref(jnp.zeros(shape)) for shape in ((GROUPS, K, 8), (GROUPS, 8, K)))
+    with pytest.raises(ValueError, match=r"gradients\[0\] is for weights that have a gradient, but gate_up is Scaled"):
+        vb.moe.expert_mlp(x, narrow, narrow.mT, routing, gradients=refs, gated=False)

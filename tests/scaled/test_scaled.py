@@ -226,6 +226,21 @@ def test_errors(make, error, message):
         make()
 
 
+def test_options_of_two_scaled_factors():
+    lhs, rhs = vb.quantize(jnp.ones((4, 128)), "int8"), vb.quantize(jnp.ones((1, 16, 128)), "int8", block=(128, 128))
+
+    def product(**options):
+        return vb.ragged_dot(lhs, rhs, jnp.array([4]), transpose_rhs=True, **options)
+
+    for x64 in (False, True):
+        with jax.enable_x64(x64):
+            assert product(preferred_element_type=np.float64).dtype == (np.float64 if x64 else np.float32)
+    with pytest.raises(TypeError, match="ragged_dot: preferred_element_type: data type 'float99'"):
+        product(preferred_element_type="float99")
+    with pytest.raises(ValueError, match="ragged_dot: precision: unknown name 'exact'"):
+        product(precision="exact")
+
+
 @pytest.mark.parametrize("k", [131056, 131072])
 def test_sums_of_int8_at_the_bound_of_int32(k):
     """A tensor core's sum of all of K fits in 32 bits with the first one, and with the second one no longer."""

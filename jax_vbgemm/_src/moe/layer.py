@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jax_vbgemm._src.epilogue import Activation, resolve_activation
 from jax_vbgemm._src.exchange.choice import EXCHANGES, check_exchange
+from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.gated import Gate, applied, gated_dot, pair_of, weight_of, weights_of
 from jax_vbgemm._src.moe.lora import with_adapter
 from jax_vbgemm._src.moe.own_experts import check_chunks, over_devices
 from jax_vbgemm._src.moe.quantized import COTANGENTS, WGRAD, checked_experts, quantized_mlp
 from jax_vbgemm._src.moe.routing import Routing, dispatched, factors_of_rows, summed
-from jax_vbgemm._src.ragged.api import check_sums, ragged_dot
+from jax_vbgemm._src.ragged.api import check_sums, dtypes_of_product, ragged_dot
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 from jax_vbgemm._src.scaled.scaled import Scaled
 from jax_vbgemm._src.util.arguments import shown, unsharded_array
@@ -302,7 +302,11 @@ def expert_mlp(
 
     if axes is None:
         return contributions(x, routing, wide=False)
-    dtype = x.dtype if experts_8 is not None else jnp.result_type(x, *weights, down)
+    dtype = x.dtype
+    for array in (weights[0], down):
+        if experts_8 is None and not isinstance(array, Scaled):  # products with a Scaled have the dtype of their rows
+            rows = jax.ShapeDtypeStruct((), dtype)
+            dtype = dtypes_of_product(rows, array, canonical_precision(precision))[1]
     results = down.shape[1 if transposes[1] else 2]
     return over_devices(contributions, x, routing, results, dtype, axes, exchange, chunks)
 
@@ -320,4 +324,6 @@ def _check_gradients(
         both = zip(pair_of(name, "gradients[0]", gradients[0]), weights, strict=True)
         given = [(f"gradients[0][{i}]", sums, f"gate_up[{i}]", array) for i, (sums, array) in enumerate(both)]
     for argument, sums, what, array in [*given, ("gradients[1]", gradients[1], "down", down)]:
-        check_sums(name, argument, sums, what, array.shape, jnp.result_type(x, array))
+        if isinstance(array, Scaled):
+            raise ValueError(f"{name}: {argument} is for weights that have a gradient, but {what} is Scaled")
+        check_sums(name, argument, sums, what, array.shape, dtypes_of_product(x, array)[0])

@@ -151,7 +151,7 @@ def newton_schulz(
         raise ValueError(f"Newton-Schulz coefficients must have shape (3,) or (n, 3), got {coeffs.shape}")
     steps = coeffs.shape[0] if coeffs.ndim == 2 else _steps(steps)
     implementation = checked_implementation("newton_schulz", implementation)
-    dtype = None if dtype is None else jnp.dtype(dtype)
+    dtype = None if dtype is None else jax.dtypes.canonicalize_dtype(dtype)  # float64 is float32 without the x64 mode
     if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"newton_schulz: dtype is {dtype}: it must be a real floating one")
     if gram not in (False, True, "auto"):

@@ -149,6 +149,7 @@ def ragged_dot(
             raise ValueError(f"{name}: rhs_gradient is for one array rhs, but rhs is a pair")
     if scales:
         precision, out_dtype = canonical_precision(precision), preferred_element_type
+        check_options(name, precision, out_dtype)
     else:
         lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
     group_sizes = sizes_argument(name, group_sizes)
@@ -234,6 +235,9 @@ def _scaled_factors(
 ) -> tuple[Any, Any, dict[str, jax.Array], Any]:
     """Both factors, their scales, which the primitive takes, and the result's dtype. A factor in blocks that the
     primitive does not know, or beside one that is not scaled, is converted."""
+    check_options(name, None, preferred)
+    if preferred is not None:
+        preferred = jax.dtypes.canonicalize_dtype(preferred)
     if not (isinstance(lhs, Scaled) and isinstance(rhs, Scaled)):
         other = rhs if isinstance(lhs, Scaled) else lhs
         argument = "rhs" if other is rhs else "lhs"
@@ -244,7 +248,7 @@ def _scaled_factors(
                 "or Scaled"
             )
         if transpose_rhs and other is lhs and is_mixed(dtype, rhs) and preferred in (None, dtype, np.float32):
-            preferred = np.dtype(dtype if preferred is None else preferred)
+            preferred = dtype if preferred is None else preferred
             return jnp.asarray(lhs), rhs.values, {"rhs_scale": rhs.scales}, preferred
         lhs, rhs = (x.dequantized(dtype) if isinstance(x, Scaled) else x for x in (lhs, rhs))
         return lhs, rhs, {}, preferred
@@ -350,15 +354,19 @@ def factors(name: str, lhs: Any, rhs: Any, precision: Any, preferred: Any) -> tu
     precision = canonical_precision(precision)
     check_options(name, precision, preferred)
     try:
-        mixed = mixed_dtypes(lhs.dtype, rhs.dtype, precision, preferred)
-        if mixed is None:
-            dtype = jnp.result_type(lhs, rhs)
-            out_dtype = result_dtype(dtype, dtype, precision, preferred)
-        else:
-            dtype, out_dtype = mixed
+        dtype, out_dtype = dtypes_of_product(lhs, rhs, precision, preferred)
     except (ValueError, TypeError) as error:
         raise type(error)(f"{name}: lhs is {lhs.dtype}{lhs.shape} but rhs is {rhs.dtype}{rhs.shape}: {error}") from None
     return lhs.astype(dtype), rhs.astype(dtype), precision, out_dtype
+
+
+def dtypes_of_product(lhs: Any, rhs: Any, precision: Any = None, preferred: Any = None) -> tuple[Any, Any]:
+    """The dtype in which two operands are multiplied, and that of the result."""
+    mixed = mixed_dtypes(lhs.dtype, rhs.dtype, precision, preferred)
+    if mixed is not None:
+        return mixed
+    dtype = jnp.result_type(lhs, rhs)
+    return dtype, result_dtype(dtype, dtype, precision, preferred)
 
 
 def sizes_argument(name: str, value: Any) -> jax.Array:

@@ -171,6 +171,8 @@ def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
     if ragged.has_epilogue or halves_of_contraction or not {"gather", "accumulator"}.isdisjoint(ragged.extras):
         return _transpose_by_tangent(cotangent, operands, ragged)
     linear = [index for index, operand in enumerate(operands) if ad.is_undefined_primal(operand)]
+    if any(ragged.names[index] in ("lhs_scale", "rhs_scale") for index in linear):
+        return _transpose_by_tangent(cotangent, operands, ragged)
     if 0 in linear and len(linear) > 1:
         raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
     for index in linear:
@@ -211,8 +213,8 @@ def _derived(
 
 
 def _transpose_by_tangent(cotangent: jax.Array, operands: Sequence[Any], ragged: Ragged) -> list[Any]:
-    """For jax.linear_transpose of a product with an epilogue, gathered rows or an accumulator; derivatives never have
-    any of these."""
+    """For jax.linear_transpose of a product with an epilogue, gathered rows or an accumulator, or in its scales;
+    derivatives never have any of these."""
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     if ragged.epilogue.activation is not None or sum(linear) != 1:
         what = "its activation" if ragged.epilogue.activation else "more than one operand"
