@@ -8,6 +8,7 @@
 
 #include "gpu/elementwise/add_scaled.h"
 #include "gpu/host/launch.h"
+#include "gpu_driver/arrays.h"
 #include "gpu_driver/device.h"
 #include "gpu_driver/number.h"
 
@@ -82,12 +83,7 @@ class AdditionTrial {
 
   Sum random_sum() { return static_cast<Sum>(std::uniform_real_distribution<double>(-1, 1)(random_)); }
 
-  int64_t place(int elements, int shift) {
-    constexpr int64_t kVector = AddScaled<T>::kVector;
-    const int64_t first = (static_cast<int64_t>(host_.size()) + margin_ + kVector - 1) / kVector * kVector + shift;
-    host_.resize(first + elements + margin_, Number<T>::from(-777));
-    return first;
-  }
+  int64_t place(int elements, int shift) { return place_array(host_, elements, margin_, AddScaled<T>::kVector, shift); }
 
   std::vector<T> sums_of(const Member& member) const {
     std::vector<T> sums;
@@ -105,13 +101,11 @@ class AdditionTrial {
   std::vector<Member> members_;
 };
 
-// Sizes close to a vector, a step and a chunk, and arrays of zero, one and three elements.
 template <class T>
 AdditionTrial<T> additions_of_all_sizes(uint64_t seed, int margin) {
   using Result = typename AdditionTrial<T>::Result;
-  constexpr int kVector = AddScaled<T>::kVector, kStep = kArrayThreads * kVector, kChunk = AddScaled<T>::kChunk;
   AdditionTrial<T> trial(seed, margin);
-  for (int elements : {0, 1, 3, kVector, kVector + 1, kStep - 1, kStep + kVector, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk + 5, 0}) {
+  for (int elements : sizes_of_arrays(AddScaled<T>::kVector, AddScaled<T>::kChunk)) {
     for (const Result where : {Result::apart, Result::in_y, Result::in_x}) {
       trial.add(elements, where, 0);
       trial.add(elements, where, 1);

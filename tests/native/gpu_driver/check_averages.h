@@ -9,6 +9,7 @@
 
 #include "gpu/elementwise/averages.h"
 #include "gpu/host/launch.h"
+#include "gpu_driver/arrays.h"
 #include "gpu_driver/check_square_sums.h"
 #include "gpu_driver/device.h"
 #include "gpu_driver/number.h"
@@ -83,12 +84,7 @@ class AveragesTrial {
     int64_t first[4];  // of x, y, the average and what is ahead
   };
 
-  int64_t place(int elements, int shift) {
-    constexpr int64_t kVector = Averages<T>::kVector;
-    const int64_t first = (static_cast<int64_t>(host_.size()) + margin_ + kVector - 1) / kVector * kVector + shift;
-    host_.resize(first + elements + margin_, Number<T>::from(-777));
-    return first;
-  }
+  int64_t place(int elements, int shift) { return place_array(host_, elements, margin_, Averages<T>::kVector, shift); }
 
   std::mt19937_64 random_;
   const int margin_;
@@ -98,9 +94,8 @@ class AveragesTrial {
 
 template <class T>
 AveragesTrial<T> averages_of_all_sizes(uint64_t seed, int margin) {
-  constexpr int kVector = Averages<T>::kVector, kStep = kArrayThreads * kVector, kChunk = SquareSums<T>::kChunk;
   AveragesTrial<T> trial(seed, margin);
-  for (int elements : {0, 1, 3, kVector, kVector + 1, kStep - 1, kStep + kVector, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk + 5, 0}) {
+  for (int elements : sizes_of_arrays(Averages<T>::kVector, SquareSums<T>::kChunk)) {
     for (int i = 0; i < 4; ++i) trial.add(elements);  // in place or not, aligned or not
   }
   return trial;

@@ -9,6 +9,7 @@
 
 #include "gpu/elementwise/square_sums.h"
 #include "gpu/host/launch.h"
+#include "gpu_driver/arrays.h"
 #include "gpu_driver/device.h"
 #include "gpu_driver/number.h"
 
@@ -86,12 +87,10 @@ class SquareSumsTrial {
   std::vector<int> elements_;
 };
 
-// Sizes close to a vector, to all threads' vectors and to a chunk, and arrays of zero, one and three elements.
 template <class T>
 SquareSumsTrial<T> square_sums_of_all_sizes(uint64_t seed, int margin) {
-  constexpr int kVector = SquareSums<T>::kVector, kStep = kArrayThreads * kVector, kChunk = SquareSums<T>::kChunk;
   SquareSumsTrial<T> trial(seed, margin);
-  for (int elements : {0, 1, 3, kVector, kVector + 1, kStep - 1, kStep + kVector, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk + 5, 0}) {
+  for (int elements : sizes_of_arrays(SquareSums<T>::kVector, SquareSums<T>::kChunk)) {
     trial.add(elements);
   }
   return trial;
