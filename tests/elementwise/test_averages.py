@@ -79,6 +79,14 @@ def test_one_call_on_a_gpu(platform):
     assert "stablehlo.reduce" not in text
 
 
+def test_an_array_that_is_read_twice_is_not_overwritten():
+    x, y, z = arrays("float32", shapes=[(3, 5)] * 3)
+    text = exported(jax.jit(lambda x, y, z: averages([x, y, x], [y, y, z], *SCALES)), (x, y, z))
+    assert calls(text) == 1
+    assert text.count("output_operand_alias<") == 1
+    assert "output_tuple_indices = [2]" in text
+
+
 def test_no_call_without_a_kernel():
     xs = arrays("complex64")
     assert calls(exported(jax.jit(averages), (xs, xs, *SCALES))) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from jax_vbgemm._src.elementwise.square_sums import chunks_of, real_accumulator,
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.util import compat
-from jax_vbgemm._src.util.distinct import distinct
 
 
 def averages(
@@ -45,9 +43,10 @@ def averages(
             raise ValueError(f"averages: {what}, but xs[0] is {xs[0].dtype}: dtypes and shapes of a pair must be equal")
     scales = jnp.stack([jnp.asarray(scale, real_accumulator(xs[0].dtype)) for scale in (alpha, beta, gamma, delta)])
     if any(compat.explicit_axes(x) for x in (*xs, *ys)):
-        results = _xla_form(scales, *xs, *ys)
+        results = _xla_form(scales, *xs, *ys, in_place=())
     else:
-        results = averages_p.bind(scales, *xs, *ys)
+        in_place = array_kernels.read_once([*xs, *ys])[len(xs) :]
+        results = averages_p.bind(scales, *xs, *ys, in_place=in_place)
     return results[: len(xs)], results[len(xs) : -1], results[-1]
 
 
@@ -55,14 +54,15 @@ averages_p = jex_core.Primitive("averages")
 
 
 @averages_p.def_abstract_eval
-def _abstract_eval(scales: Any, *arrays: Any) -> list[Any]:
+def _abstract_eval(scales: Any, *arrays: Any, in_place: Sequence[bool]) -> list[Any]:
     count = len(arrays) // 2
     pairs = list(zip(arrays[:count], arrays[count:], strict=True))
     results = [compat.shaped_array(x.shape, x.dtype, [x, y, scales]) for x, y in pairs]
     return [*results, *results, compat.shaped_array((count,), scales.dtype, [*arrays, scales])]
 
 
-def _xla_form(scales: jax.Array, *arrays: jax.Array) -> list[jax.Array]:
+def _xla_form(scales: jax.Array, *arrays: jax.Array, in_place: Sequence[bool]) -> list[jax.Array]:
+    del in_place
     alpha, beta, gamma, delta = scales
     count, dtype = len(arrays) // 2, arrays[0].dtype
     wide = accumulator(dtype)
@@ -75,18 +75,14 @@ def _xla_form(scales: jax.Array, *arrays: jax.Array) -> list[jax.Array]:
     return [*found, *ahead, square_sums(ahead)]
 
 
-def _kernel_form(scales: jax.Array, *arrays: jax.Array) -> list[jax.Array]:
+def _kernel_form(scales: jax.Array, *arrays: jax.Array, in_place: Sequence[bool]) -> list[jax.Array]:
     count = len(arrays) // 2
     like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays[:count]]
     sums, partials = (jax.ShapeDtypeStruct((size,), scales.dtype) for size in (count, chunks_of(arrays[:count])))
-    _, given = distinct(arrays)
-    uses = Counter(given)
-    # An array that the call reads more than once must not be overwritten.
-    once = [index for index in range(count) if uses[given[count + index]] == 1]
     call = jax.ffi.ffi_call(
         backends.AVERAGES_TARGET_NAME,
         [*like, *like, sums, partials],
-        input_output_aliases={1 + count + index: index for index in once},
+        input_output_aliases={1 + count + index: index for index, yes in enumerate(in_place) if yes},
     )
     return list(call(scales, *arrays))[:-1]
 
