@@ -11,6 +11,7 @@ from jax.extend import core as jex_core
 
 from jax_vbgemm._src.elementwise import array_kernels
 from jax_vbgemm._src.elementwise.square_sums import chunks_of, real_accumulator, square_sums
+from jax_vbgemm._src.epilogue import scaled
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.util import compat
@@ -21,8 +22,9 @@ def averages(
 ) -> tuple[list[jax.Array], list[jax.Array], jax.Array]:
     """The averages a_i = alpha x_i + beta y_i, what is ahead of them, gamma x_i + delta a_i, and its sums of squares.
 
-    Each array is computed in the accumulator's dtype and rounded once; the sums are those of `square_sums`. A kernel
-    writes the averages into the memory of the ys; XLA copies each y that is needed later.
+    Where gamma is 0, x_i is not part of what is ahead, so that an infinite x_i makes it infinite and not NaN. Each
+    array is computed in the accumulator's dtype and rounded once; the sums are those of `square_sums`. A kernel writes
+    the averages into the memory of the ys; XLA copies each y that is needed later.
 
     Args:
       xs, ys: at least one array each, of any rank and of one floating or complex dtype; x_i and y_i have one shape.
@@ -71,7 +73,7 @@ def _xla_form(scales: jax.Array, *arrays: jax.Array, in_place: Sequence[bool]) -
     ahead: list[jax.Array] = []
     for x, y in zip(arrays[:count], arrays[count:], strict=True):
         found.append((alpha * x.astype(wide) + beta * y.astype(wide)).astype(dtype))
-        ahead.append((gamma * x.astype(wide) + delta * found[-1].astype(wide)).astype(dtype))
+        ahead.append((scaled(gamma, x.astype(wide)) + delta * found[-1].astype(wide)).astype(dtype))
     return [*found, *ahead, square_sums(ahead)]
 
 
