@@ -32,6 +32,17 @@ def select_rows(x: jax.Array, index: jax.Array, back: jax.Array, *, fills: bool 
     return result
 
 
+def known_selection(
+    row: jax.Array, slots: jax.Array, known: jax.Array, n: int, known_slots: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """A selection of one of n rows for each of m, row (m,), and its inverse, slots (n, terms), without those of the m
+    that are not `known` (m,): index (m, 1) and back (n, terms) of a `select_rows` that fills, or back and index of its
+    transpose. known_slots: known[slots], where the caller has it."""
+    if known_slots is None:
+        known_slots = known.at[slots].get(mode="clip")
+    return jnp.where(known, row, n)[:, None], jnp.where(known_slots, slots, row.shape[0])
+
+
 def _rows(x: jax.Array, index: jax.Array, back: jax.Array, *, fills: bool, move: Callable[..., jax.Array]) -> jax.Array:
     """`select_rows` for operands with equal leading batch dimensions; move(x, rows, mode) is x[rows]."""
     form: Callable[..., jax.Array] = partial(_rows_of_one, move, "fill" if fills else "clip")
