@@ -195,7 +195,8 @@ def test_many_rows_are_copied_by_a_kernel(platform):
 
 def test_other_rows_are_copied_by_xla():
     fewer = many_copies(rows=select_rows.LEAST_BYTES // (2 * 1024 * 8) - 1)
-    for shapes in (fewer, many_copies(columns=1023), many_copies(terms=2), many_copies(dtype="complex64")):
+    once = many_copies(times=1, rows=32768)
+    for shapes in (fewer, once, many_copies(columns=1023), many_copies(terms=2), many_copies(dtype="complex64")):
         assert kernel_calls(copied, shapes) == 0
     assert kernel_calls(copied, many_copies(), "cpu") == 0
 
