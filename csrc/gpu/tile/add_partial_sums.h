@@ -59,8 +59,9 @@ struct AddPartialSums {
 
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     const Descriptors& plan = parameters.plan;
-    if (!kCdna && plan.epilogues)
-      prefetch_table<kAddThreads>(plan.epilogues, plan.num_problems, thread_index());  // CDNA has no prefetch instruction
+    if (!kCdna && plan.epilogues) {  // CDNA has no prefetch instruction
+      prefetch_table<kAddThreads>(plan.epilogues, plan.num_problems, thread_index());
+    }
     // Consecutive thread blocks work on different split tiles, so that a thread block's place within its tile is one number, `turn`.
     const int index = static_cast<int>(block_index()) % plan.num_splits, turn = static_cast<int>(block_index()) / plan.num_splits;
     if (thread_index() < kWaveSize) {

@@ -125,14 +125,6 @@ __device__ inline void prefetch_descriptors(const Descriptors& plan, int thread)
   }
 }
 
-// Fetches the table of buffers into the cache of the launch parameters, where it is when the tile is known.
-__device__ inline void fetch_table(const KernelParameters& parameters, int thread) {
-  constexpr int kTogether = 64 / static_cast<int>(sizeof(Buffer));  // in one cache line
-  if (thread * kTogether >= parameters.num_buffers || thread * kTogether >= kMaxParameterBuffers) return;
-  uint64_t address = reinterpret_cast<uintptr_t>(parameters.table[thread * kTogether].data);
-  keep_in_place(address);
-}
-
 // The range of tiles that thread block `index` of the launch computes.
 __device__ inline Walk tiles_of_block(const KernelParameters& parameters, uint32_t index) {
   const Descriptors& plan = parameters.plan;
