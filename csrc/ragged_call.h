@@ -1,5 +1,5 @@
 // The custom call of ragged products: products over rows in groups whose sizes are data. This file has its contract, and the checks between
-// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v6" on every platform.
+// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v7" on every platform.
 //
 // Rows belong to groups in order: group j of total_groups has the next max(group_sizes[j], 0) rows, but rows from m on do not exist,
 // whatever the sizes say. There are weights for `groups` groups only, beginning with group group_offset: group j has the weights w = j -
@@ -42,7 +42,7 @@ namespace vbgemm {
   ATTRIBUTE(int64_t, kind) SEPARATOR                                                      \
   ATTRIBUTE(bool, contraction) SEPARATOR ATTRIBUTE(bool, transpose_rhs) SEPARATOR         \
   ATTRIBUTE(int64_t, activation) SEPARATOR ATTRIBUTE(bool, gated) SEPARATOR ATTRIBUTE(int64_t, halves) SEPARATOR \
-  ATTRIBUTE(bool, undefined_rest) SEPARATOR                                               \
+  ATTRIBUTE(bool, fast_sums) SEPARATOR ATTRIBUTE(bool, undefined_rest) SEPARATOR          \
   ATTRIBUTE(int64_t, shape) SEPARATOR ATTRIBUTE(bool, counted) SEPARATOR ATTRIBUTE(int64_t, tile) SEPARATOR \
   ATTRIBUTE(int64_t, catalogue)
 // clang-format on
@@ -266,7 +266,7 @@ inline Fault check_ragged_call(const RaggedArguments& given, RaggedCall& call) {
   call.halves = static_cast<RaggedHalves>(attributes.halves);
   call.contraction = attributes.contraction, call.transpose_rhs = attributes.transpose_rhs, call.gated = attributes.gated;
   call.activation = static_cast<Activation>(attributes.activation);
-  call.undefined_rest = attributes.undefined_rest;
+  call.fast_sums = attributes.fast_sums, call.undefined_rest = attributes.undefined_rest;
   const ffi::AnyBuffer lhs = *given.operands.get<ffi::AnyBuffer>(0), out = **given.results.get<ffi::AnyBuffer>(0);
   if (Fault fault = check_ragged_kind(attributes.kind, lhs.element_type(), out.element_type())) return fault;
   call.dtype = *dtype_of(lhs.element_type()), call.out_dtype = *dtype_of(out.element_type());

@@ -167,6 +167,9 @@ def ragged_scaled(draw: Draw) -> Call:
     (lhs, x), (rhs, w) = (jax.device_put(x), wide(x)) if mixed else scaled(x, blocks[0]), scaled(w, blocks[1])
     dtype = draw.one_of((types[0].name if mixed else "bfloat16", "float32"))
     options = {"gated": gated, "activation": "silu" if gated else None, "precision": "highest"}
+    fast = not mixed and not integers and draw.chance(3)
+    if fast:
+        options["precision"] = "ANY_F8_ANY_F8_F32_FAST_ACCUM"
     if mixed:
         options["group_size_hint"] = draw.one_of((1, 1000))  # weights stay narrow, or are widened
 
@@ -188,7 +191,7 @@ def ragged_scaled(draw: Draw) -> Call:
             y[part], size[part] = z, scale
         # Widened weights, and a gate's factors then, are rounded. The tensor cores add 128 products of 8-bit floats
         # with some 14 bits, those of int8 exactly.
-        error = 2.0**-7 if mixed else 2.0**-17 if integers else 2.0**-11
+        error = 2.0**-7 if mixed else 2.0**-17 if integers else 2.0**-9 if fast else 2.0**-11
         return [Compared(found, y, size * error / draw.rounding())]
 
     text = f"m {rows}, k {k}, n {n}, {types}, {blocks}, {options}, {dtype}, sizes {sizes.tolist()[:10]}"

@@ -241,6 +241,27 @@ def test_options_of_two_scaled_factors():
         product(precision="exact")
 
 
+def test_dot_algorithms_of_float8():
+    """Kernels compute both; other factors, and products that a kernel does not compute, are not meant by them."""
+    x, w = jax.random.normal(jax.random.key(0), (5, 256)), jax.random.normal(jax.random.key(1), (1, 16, 256))
+    sizes = jnp.array([5])
+
+    def product(precision, dtype="float8_e4m3fn", **options):
+        lhs, rhs = vb.quantize(x, dtype, block=(1, -1)), vb.quantize(w, dtype, block=(1, -1))
+        return vb.ragged_dot(lhs, rhs, sizes, transpose_rhs=True, precision=precision, **options)
+
+    expected = product(None)
+    for name in ("ANY_F8_ANY_F8_F32", "ANY_F8_ANY_F8_F32_FAST_ACCUM"):
+        for precision in (name, jax.lax.DotAlgorithmPreset[name]):
+            for options in ({}, {"implementation": "xla"}):
+                found = product(precision, **options)
+                np.testing.assert_allclose(found, expected, rtol=2**-7, atol=2**-7)
+    with jax.default_matmul_precision("ANY_F8_ANY_F8_F32_FAST_ACCUM"):
+        jaxpr = jax.make_jaxpr(product, static_argnums=0)(None)
+    assert "fast_sums=True" in str(jaxpr)
+    assert "fast_sums=False" in str(jax.make_jaxpr(lambda: product(None))())
+
+
 @pytest.mark.parametrize("k", [131056, 131072])
 def test_sums_of_int8_at_the_bound_of_int32(k):
     """A tensor core's sum of all of K fits in 32 bits with the first one, and with the second one no longer."""

@@ -42,7 +42,8 @@ constexpr Pipelined compiled(const void* address, DType rhs) {
 #define VBGEMM_COMPILED(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers)                                   \
   compiled<GroupCut<Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>(reinterpret_cast<const void*>(name), \
                                                                                             arithmetic_of(Kind::kind).rhs),
-#define VBGEMM_COMPILED_EXACT(name, cols) compiled<ExactCut<cols>>(reinterpret_cast<const void*>(name), DType::s8),
+#define VBGEMM_COMPILED_UNPROMOTED(name, kind, cols) \
+  compiled<UnpromotedCut<Kind::kind, cols>>(reinterpret_cast<const void*>(name), arithmetic_of(Kind::kind).rhs),
 #define VBGEMM_COMPILED_MIXED(name, kind, weights) \
   compiled<MixedCut<Kind::kind, DType::weights>>(reinterpret_cast<const void*>(name), DType::weights),
 const Pipelined kPipelined[] = {
@@ -51,9 +52,12 @@ const Pipelined kPipelined[] = {
         VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2) VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e4m3_e5m2)
             VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_COMPILED, e5m2_e4m3) VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, s8)
                 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16) VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_COMPILED_MIXED, bf16)
-                    VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_COMPILED_MIXED, f16) VBGEMM_EVERY_EXACT_KERNEL(VBGEMM_COMPILED_EXACT)};
+                    VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_COMPILED_MIXED, f16) VBGEMM_EVERY_UNPROMOTED_KERNEL(VBGEMM_COMPILED_UNPROMOTED, s8)
+                        VBGEMM_EVERY_UNPROMOTED_KERNEL(VBGEMM_COMPILED_UNPROMOTED, e4m3) VBGEMM_EVERY_UNPROMOTED_KERNEL(
+                            VBGEMM_COMPILED_UNPROMOTED, e5m2) VBGEMM_EVERY_UNPROMOTED_KERNEL(VBGEMM_COMPILED_UNPROMOTED, e4m3_e5m2)
+                            VBGEMM_EVERY_UNPROMOTED_KERNEL(VBGEMM_COMPILED_UNPROMOTED, e5m2_e4m3)};
 #undef VBGEMM_COMPILED_MIXED
-#undef VBGEMM_COMPILED_EXACT
+#undef VBGEMM_COMPILED_UNPROMOTED
 #undef VBGEMM_COMPILED
 
 constexpr int kThreads = PipelineCut<Kind::bf16, 256, 1>::kThreads;  // of every pipelined kernel, whatever its type and width
@@ -74,11 +78,13 @@ Error encode_any(CUtensorMap& map, DType dtype, const void* data, uint32_t box_l
   return encode_map(map, {dtype, data, kBytes / bytes_of(dtype), kLines, 1, kBytes, kBytes * kLines}, box_lines);
 }
 
-// Whether the sums of int8 products, over all of K, fit in int32, and have one scale.
-bool sums_exactly(const RaggedCall& call) {
+// Whether the tensor cores sum the products of all of K: scales hold for all of it, and sums of int8 fit in int32, or the caller allows the
+// tensor cores' own sums of 8-bit floats.
+bool is_unpromoted(const RaggedCall& call) {
   constexpr int64_t kMostDepth = (1 << 17) - 1;
   static_assert(kMostDepth * INT8_MIN * INT8_MIN <= INT32_MAX);
-  return call.kind == Kind::s8 && call.lhs_blocks <= 1 && call.rhs_k_blocks <= 1 && call.k <= kMostDepth;
+  const bool has_one_scale = has_scales(call.kind) && !call.contraction && call.lhs_blocks <= 1 && call.rhs_k_blocks <= 1;
+  return has_one_scale && (call.kind == Kind::s8 ? call.k <= kMostDepth : call.fast_sums);
 }
 
 const Pipelined* find_pipelined(const RaggedCall& call) {
@@ -88,7 +94,7 @@ const Pipelined* find_pipelined(const RaggedCall& call) {
     const bool mn_major_a = call.contraction && !call.transpose_rhs;
     if (one.kind == call.kind && one.rhs == call.rhs_dtype && one.contracts == call.contraction && one.mn_major_a == mn_major_a &&
         one.mn_major_b == !call.transpose_rhs && one.cols == shape.columns && one.cluster == shape.cluster && one.gathers == gathers &&
-        (call.kind != Kind::s8 || one.promotes != sums_exactly(call))) {
+        (!has_scales(call.kind) || one.promotes != is_unpromoted(call))) {
       return &one;
     }
   }

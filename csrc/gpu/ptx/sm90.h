@@ -331,26 +331,35 @@ __device__ inline void wgmma_from_registers(const uint32_t (&a)[4], MatrixDescri
 #undef VBGEMM_FACTORS
 }
 
-// As above, for 64 x 128 sums of 32 steps of K of 8-bit numbers, which are K-major: floats, or below integers, of which there may be 64 x
-// 256.
-template <Kind kKind>
-__device__ inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4], bool adds) {
+// As above, for 64 x 128 or 64 x 256 sums of 32 steps of K of 8-bit numbers, which are K-major: floats, or below integers.
+template <Kind kKind, int kBlocks>
+__device__ inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds) {
+  static_assert(kBlocks == 16 || kBlocks == 32);
   const int add = adds;
-#define VBGEMM_BYTE_PRODUCT(types)                                                                         \
-  asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n128k32." types, VBGEMM_64_SUMS, "%64, %65, add, 1, 1", "%66") \
-               : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12)                           \
-               : "l"(a.descriptor), "l"(b.descriptor), "r"(add))
+#define VBGEMM_FACTORS "l"(a.descriptor), "l"(b.descriptor), "r"(add)
+#define VBGEMM_BYTE_PRODUCT(types)                                                                                                     \
+  if constexpr (kBlocks == 16) {                                                                                                       \
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n128k32.f32." types, VBGEMM_64_SUMS, "%64, %65, add, 1, 1", "%66")                       \
+                 : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12)                                                     \
+                 : VBGEMM_FACTORS);                                                                                                    \
+  } else {                                                                                                                             \
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n256k32.f32." types, VBGEMM_128_SUMS, "%128, %129, add, 1, 1", "%130")                   \
+                 : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12), VBGEMM_SUMS(16), VBGEMM_SUMS(20), VBGEMM_SUMS(24), \
+                   VBGEMM_SUMS(28)                                                                                                     \
+                 : VBGEMM_FACTORS);                                                                                                    \
+  }
   if constexpr (kKind == Kind::e4m3) {
-    VBGEMM_BYTE_PRODUCT("f32.e4m3.e4m3");
+    VBGEMM_BYTE_PRODUCT("e4m3.e4m3")
   } else if constexpr (kKind == Kind::e5m2) {
-    VBGEMM_BYTE_PRODUCT("f32.e5m2.e5m2");
+    VBGEMM_BYTE_PRODUCT("e5m2.e5m2")
   } else if constexpr (kKind == Kind::e4m3_e5m2) {
-    VBGEMM_BYTE_PRODUCT("f32.e4m3.e5m2");
+    VBGEMM_BYTE_PRODUCT("e4m3.e5m2")
   } else {
     static_assert(kKind == Kind::e5m2_e4m3);
-    VBGEMM_BYTE_PRODUCT("f32.e5m2.e4m3");
+    VBGEMM_BYTE_PRODUCT("e5m2.e4m3")
   }
 #undef VBGEMM_BYTE_PRODUCT
+#undef VBGEMM_FACTORS
 }
 template <Kind kKind, int kBlocks>
 __device__ inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, int (&sums)[kBlocks][4], bool adds) {

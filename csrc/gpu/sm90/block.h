@@ -221,7 +221,7 @@ class PipelinedBlock {
       if constexpr (Cut::kPromotes) {
         multiply_scaled_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
       } else {
-        multiply_exact_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
+        multiply_unpromoted_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
       }
       source_.scale_columns(tile, lane, sums);
     } else {

@@ -23,8 +23,8 @@ using GroupBlock = std::conditional_t<Source::Cut::kHandsOver, HandingOverBlock<
       name, GroupParameters,                                                                              \
       GroupBlock<vbgemm::GroupSource<vbgemm::GroupCut<vbgemm::Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>>)
 
-#define VBGEMM_DEFINE_EXACT_KERNEL(name, cols) \
-  VBGEMM_DEFINE_PIPELINED(name, GroupParameters, GroupBlock<vbgemm::GroupSource<vbgemm::ExactCut<cols>>>)
+#define VBGEMM_DEFINE_UNPROMOTED_KERNEL(name, kind, cols) \
+  VBGEMM_DEFINE_PIPELINED(name, GroupParameters, GroupBlock<vbgemm::GroupSource<vbgemm::UnpromotedCut<vbgemm::Kind::kind, cols>>>)
 
 template <class Source>
 using MixedBlock = PipelinedBlock<Source, NoCopier, MixedEpilogue<Source>>;
@@ -47,10 +47,10 @@ using MixedBlock = PipelinedBlock<Source, NoCopier, MixedEpilogue<Source>>;
   define(vbgemm_ragged_along_k_256_##kind, kind, true, false, false, 256, 1, false) \
   define(vbgemm_ragged_along_k_128_##kind, kind, true, false, false, 128, 1, false)
 
-// Of int8 whose scales hold for all of K: name, columns of a tile.
-#define VBGEMM_EVERY_EXACT_KERNEL(define) \
-  define(vbgemm_ragged_exact_256_s8, 256) \
-  define(vbgemm_ragged_exact_128_s8, 128)
+// Of 8-bit factors whose scales hold for all of K: name, arithmetic, columns of a tile.
+#define VBGEMM_EVERY_UNPROMOTED_KERNEL(define, kind)        \
+  define(vbgemm_ragged_unpromoted_256_##kind, kind, 256) \
+  define(vbgemm_ragged_unpromoted_128_##kind, kind, 128)
 
 #define VBGEMM_EVERY_RAGGED_KERNEL(define, kind)                                          \
   VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                            \
@@ -87,8 +87,12 @@ VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_DECLARE, s8)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, f16)
 #undef VBGEMM_DECLARE
-#define VBGEMM_DECLARE(name, cols) extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::GroupParameters, parameters));
-VBGEMM_EVERY_EXACT_KERNEL(VBGEMM_DECLARE)
+#define VBGEMM_DECLARE(name, kind, cols) extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::GroupParameters, parameters));
+VBGEMM_EVERY_UNPROMOTED_KERNEL(VBGEMM_DECLARE, s8)
+VBGEMM_EVERY_UNPROMOTED_KERNEL(VBGEMM_DECLARE, e4m3)
+VBGEMM_EVERY_UNPROMOTED_KERNEL(VBGEMM_DECLARE, e5m2)
+VBGEMM_EVERY_UNPROMOTED_KERNEL(VBGEMM_DECLARE, e4m3_e5m2)
+VBGEMM_EVERY_UNPROMOTED_KERNEL(VBGEMM_DECLARE, e5m2_e4m3)
 #undef VBGEMM_DECLARE
 #define VBGEMM_DECLARE(name, kind, weights) extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::GroupParameters, parameters));
 VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_DECLARE, bf16)

@@ -1,5 +1,7 @@
 // What the consumers do with the stages of a tile: warpgroup products, which run asynchronously while the next stages arrive.
 #pragma once
+#include <type_traits>
+
 #include "gpu/sm90/pipeline.h"
 
 namespace vbgemm {
@@ -65,17 +67,17 @@ class StageProducts<Cut, false, false, Kind::tf32> {
   uint32_t a_[Cut::kChunks][4];
 };
 
-// int8, K-major: the tensor cores add without rounding, in int32, to sums that begin at zero.
+// 8 bits, K-major, added to sums that begin at zero.
 template <class Cut>
-class StageProducts<Cut, false, false, Kind::s8> {
+class ByteProducts {
  public:
-  template <int kChunks>
-  __device__ __forceinline__ void multiply(const unsigned char* stage, int half, int (&sums)[Cut::kBlocks][4], bool) const {
+  template <int kChunks, class Sum>
+  __device__ __forceinline__ void multiply(const unsigned char* stage, int half, Sum (&sums)[Cut::kBlocks][4], bool) const {
     const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
     const MatrixDescriptor b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
     wgmma_fence();
 #pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) wgmma_8bit<Kind::s8>(moved(a, chunk * 32), moved(b, chunk * 32), sums, true);
+    for (int chunk = 0; chunk < kChunks; ++chunk) wgmma_8bit<Cut::kKind>(moved(a, chunk * 32), moved(b, chunk * 32), sums, true);
     wgmma_commit_group();
     wgmma_wait_group<1>();
   }
@@ -90,7 +92,7 @@ template <class Cut, bool kMnMajorA, bool kMnMajorB, bool kWholeStages, class Sh
 __device__ inline void multiply_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
                                        Sum (&sums)[Cut::kBlocks][4], const Clear& clear, const Overlapped& overlapped,
                                        const Release& release) {
-  StageProducts<Cut, kMnMajorA, kMnMajorB> products;
+  std::conditional_t<Cut::kBytes, ByteProducts<Cut>, StageProducts<Cut, kMnMajorA, kMnMajorB>> products;
   int before = -1;  // the stage that products in flight may still be reading
   for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
     mbarrier_wait(shared.full[stages.index], stages.parity);

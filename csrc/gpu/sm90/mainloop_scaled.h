@@ -75,17 +75,19 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
   }
 }
 
-// The same for int8 whose scales hold for all of K: the tensor cores then add the products of all stages, in int32 and therefore exactly.
+// The same for scales that hold for all of K: the tensor cores then add the products of all stages, those of int8 in int32 and therefore
+// exactly.
 template <class Cut, class Shared, class Overlapped, class Release>
-__device__ inline void multiply_exact_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
-                                             float (&sums)[Cut::kBlocks][4], const StageScales& scales, const Overlapped& overlapped,
-                                             const Release& release) {
-  int products[Cut::kBlocks][4];
+__device__ inline void multiply_unpromoted_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
+                                                  float (&sums)[Cut::kBlocks][4], const StageScales& scales, const Overlapped& overlapped,
+                                                  const Release& release) {
+  using Sum = std::conditional_t<Cut::kKind == Kind::s8, int, float>;
+  Sum products[Cut::kBlocks][4];
   // If the first products replaced them, the compiler would take them for alive between two tiles, and keep their registers.
 #pragma unroll
   for (auto& block : products) {
 #pragma unroll
-    for (int& x : block) keep_in_place(x = 0);
+    for (Sum& x : block) keep_in_place(x = 0);
   }
   multiply_stages<Cut, false, false, true>(shared, depth, half, stages, products, [](int, int) {}, overlapped, release);
 #pragma unroll

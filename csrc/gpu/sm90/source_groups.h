@@ -28,9 +28,9 @@ struct GroupCut : PipelineCut<kKindOfProducts, kTileCols, kCtas> {
   using Units = RaggedUnits<CompiledTileSize<Pipeline::kRows, Pipeline::kCols>, kCtas>;
 };
 
-// Of int8 whose scales hold for all of K.
-template <int kTileCols>
-struct ExactCut : GroupCut<Kind::s8, false, false, false, kTileCols, 1> {
+// Of 8-bit factors whose scales hold for all of K.
+template <Kind kKindOfProducts, int kTileCols>
+struct UnpromotedCut : GroupCut<kKindOfProducts, false, false, false, kTileCols, 1> {
   static constexpr bool kPromotes = false;
 };
 

@@ -59,7 +59,7 @@ class PlanSource {
 
   __device__ void prefetch() const {
     if (parameters_.next_may_start) let_next_kernel_start();
-    prefetch_descriptors<Cut::kThreads>(parameters_.plan);
+    prefetch_descriptors<Cut::kThreads>(parameters_.plan, thread_index());
   }
 
   __device__ void init_barriers() const {

@@ -21,6 +21,7 @@ enum class CopyMode { vectors, elements, shifted, across };
 // Returns the fastest way for an operand's rows x cols elements. Its lines are columns where columns are contiguous, and rows otherwise.
 template <class T>
 __device__ inline CopyMode copy_mode(const MatrixView& x, int rows, int cols) {
+  if (x.access == Access::vectors) return CopyMode::vectors;
   constexpr int kVectorItems = kVectorBytes / static_cast<int>(sizeof(T));
   const bool down = x.access == Access::columns;
   const int64_t line_stride = down ? x.col_stride : x.row_stride;

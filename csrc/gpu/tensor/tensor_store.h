@@ -264,6 +264,15 @@ __device__ inline void store_planes(const TilePlace<T>& place, Sum* planes) {
   }
 }
 
+// Whether a tile's sums are only rounded to T and stored in whole vectors. It has no branches.
+template <int kVector, class T>
+__device__ inline bool is_stored_in_vectors(const TilePlace<T>& place) {
+  const MatrixView& c = place.matrix[kC];
+  const bool aligned = (c.col_stride == 1) & ((c.row_stride | place.cols) % kVector == 0) &
+                       (reinterpret_cast<uintptr_t>(c.first) % (kVector * sizeof(T)) == 0);
+  return aligned & !place.fused & !place.mirror & (place.result_type() == kDTypeOf<T>);
+}
+
 // Stores a tile's sums, using the operands' shared memory.
 template <class Cut, class T>
 __device__ inline void store_sums(const TilePlace<T>& place, const Sums<Cut>& sums, T* shared) {
@@ -275,6 +284,13 @@ __device__ inline void store_sums(const TilePlace<T>& place, const Sums<Cut>& su
     keep_sums<Cut>(sums, planes);
   }
   block_barrier();  // all sums have been written
+  // The usual case comes first and ends the thread block, because of what a jump over the other code costs.
+  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(typename Cut::Sum));
+  if (sizeof(T) > 1 && is_stored_in_vectors<kVector>(place)) {
+    store_planes_by<T, kVector, Cut>(place, planes, Cut::kSplit);
+    leave_after_last(place);
+    return;
+  }
   store_planes<Cut>(place, planes);
 }
 

@@ -59,7 +59,9 @@ struct AddPartialSums {
 
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     const Descriptors& plan = parameters.plan;
-    if (!kCdna && plan.epilogues) prefetch_table<kAddThreads>(plan.epilogues, plan.num_problems);  // CDNA has no prefetch instruction
+    if (!kCdna && plan.epilogues) {  // CDNA has no prefetch instruction
+      prefetch_table<kAddThreads>(plan.epilogues, plan.num_problems, thread_index());
+    }
     // Consecutive thread blocks work on different split tiles, so that a thread block's place within its tile is one number, `turn`.
     const int index = static_cast<int>(block_index()) % plan.num_splits, turn = static_cast<int>(block_index()) / plan.num_splits;
     if (thread_index() < kWaveSize) {
@@ -78,7 +80,7 @@ struct AddPartialSums {
     if (thread_index() == 0) shared.tile = tile, shared.place.code = kNoCode;
     wave_barrier();
     if (!has_its_sums(tile, parameters.sums)) return;
-    place_tile<true, kC>(parameters, at, tile.c, {at.rows, at.cols, 0, false}, false, shared.place);
+    place_tile<false, true, kC>(parameters, at, tile.c, {at.rows, at.cols, 0, false}, false, shared.place);
   }
 
   // Takes every parameters.split_blocks-th round of the tile, beginning with round `turn`. In each round the thread block finishes as many

@@ -82,7 +82,8 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     TilePlace<T>& place = shared.place;
     if (parameters.next_may_start) let_next_kernel_start();
-    if (!kCdna) prefetch_descriptors<kThreads>(parameters.plan);  // CDNA has no prefetch instruction
+    // By the warps that do not look the tile up. CDNA has no prefetch instruction.
+    if (!kCdna && thread_index() >= kWaveSize) prefetch_descriptors<kThreads - kWaveSize>(parameters.plan, thread_index() - kWaveSize);
     for (Walk walk = tiles_of_block(parameters, block_index()); walk.tile < walk.end; ++walk.tile) {
       // One warp looks the tile up (the first tile overlaps the previous kernel), and all threads read the tile's place from shared memory,
       // where it occupies no registers.

@@ -105,22 +105,23 @@ __device__ inline Record load_record(const Record* address) {
   return words.record;
 }
 
-// Prefetches a table of descriptors to the L2 cache, which all multiprocessors share: each thread of the grid requests one cache line.
+// Prefetches a table of descriptors to the L2 cache, which all multiprocessors share: each of kThreads threads of every thread block
+// requests one cache line.
 template <int kThreads, class Record>
-__device__ inline void prefetch_table(const Record* table, int64_t count) {
+__device__ inline void prefetch_table(const Record* table, int64_t count, int thread) {
   constexpr int64_t kLine = 128;
-  const int64_t offset = (static_cast<int64_t>(block_index()) * kThreads + thread_index()) * kLine;
+  const int64_t offset = (static_cast<int64_t>(block_index()) * kThreads + thread) * kLine;
   if (offset < count * static_cast<int64_t>(sizeof(Record))) prefetch_to_l2(reinterpret_cast<const char*>(table) + offset);
 }
 
 // A tile is known only when its record has arrived, and one from a run only when its problem has arrived too. Each record may have to come
 // from device memory, so that the first thread blocks request all of them at once.
 template <int kThreads>
-__device__ inline void prefetch_descriptors(const Descriptors& plan) {
+__device__ inline void prefetch_descriptors(const Descriptors& plan, int thread) {
   if (plan.tiles) {
-    prefetch_table<kThreads>(plan.tiles, plan.num_tiles);
+    prefetch_table<kThreads>(plan.tiles, plan.num_tiles, thread);
   } else {
-    prefetch_table<kThreads>(plan.problems, plan.num_problems);
+    prefetch_table<kThreads>(plan.problems, plan.num_problems, thread);
   }
 }
 
@@ -256,14 +257,15 @@ __device__ inline void transpose(TilePosition& at, Part& part, int lane) {
 // Fills in `place` for a tile. Each of the first lanes of a warp knows the part of one matrix: lanes kFirst to kC those of the product, and
 // the two lanes after them see to the epilogue's matrices, where there are any. Whatever the descriptors hold, `place` remains without code
 // (kNoCode) if the tile is larger than `extent`, would touch an element outside the call's buffers, or would write to an operand. is_slice:
-// C is a set of split-K partial sums in the workspace. kMirrors: whether the kernel can store a tile's transpose as well. All of this runs
-// before the previous kernel has ended, unless scalars or a buffer table have to be read from global memory.
-template <bool kMirrors, int kFirst, class T>
+// C is a set of split-K partial sums in the workspace. kMirrors: whether the kernel can store a tile's transpose as well. kPlain: the tile
+// has no epilogue and no transpose to store, and the table of buffers is in the launch parameters. All of this runs before the previous
+// kernel has ended, unless scalars or a buffer table have to be read from global memory.
+template <bool kPlain, bool kMirrors, int kFirst, class T>
 __device__ __forceinline__ void place_tile(const KernelParameters& parameters, TilePosition at, Part part, const TileExtent& extent,
                                            bool is_slice, TilePlace<T>& place) {
   const Descriptors& plan = parameters.plan;
   const int lane = thread_index();
-  const bool finished = plan.epilogues && !is_slice, optional = finished && (lane == kSource || lane == kBias);
+  const bool finished = !kPlain && plan.epilogues && !is_slice, optional = finished && (lane == kSource || lane == kBias);
   Scalar factor = {};
   const Epilogue* epilogue = nullptr;
   if (finished) {
@@ -278,20 +280,21 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, T
   if (extent.transposed) transpose(at, part, lane);
   Buffer buffer{nullptr, 0};
   bool there = part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers;
-  if (there) buffer = buffer_of(parameters, part.buffer);
+  if (there) buffer = kPlain ? parameters.table[part.buffer] : buffer_of(parameters, part.buffer);
   if (lane == kC && is_slice) buffer = parameters.sums, there = true;
   const bool inside = there && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
   const bool needed = lane >= kFirst && (lane <= kC || optional);
   if (popc_ballot(needed && !inside && !(optional && part.buffer < 0)) > 0 || (lane > kC && !optional)) return;
 
   const DType result = is_slice ? kDTypeOf<Accumulator<T>> : parameters.result;
-  if (there) {
+  if (kPlain || there) {
     const int bytes = lane >= kC ? result_bytes<T>(result) : static_cast<int>(sizeof(T));
     place.matrix[lane] = view_of(buffer.data, bytes, part, lane == kA ? at.depth : at.cols);
   } else {
     place.matrix[lane].first = nullptr;
   }
-  if (kMirrors && lane == kC) {
+  if (kMirrors && kPlain && lane == kC) place.mirror = nullptr;
+  if (kMirrors && !kPlain && lane == kC) {
     const int bytes = result_bytes<T>(result);
     const Part image = mirrored_part(part, at.row, at.col);
     const bool mirrored = part.mirrored != 0 && !is_slice && lies_inside(image, at.cols, at.rows, buffer.elements);
@@ -329,11 +332,17 @@ __device__ inline void find_tile(const KernelParameters& parameters, int index, 
     const ReadyTile* tile = plan.tiles + index;
     at = load_record(&tile->position);
     part = load_record(&tile->part[lane < kC ? lane : kC]);
+    // Most tiles of small calls. They have an instance of their own, because code that the warp jumps over delays the first product
+    // (docs/design/latency.md, L16).
+    if (!plan.epilogues && !parameters.overflow && popc_ballot(kMirrors && part.mirrored != 0) == 0) {
+      const bool is_slice = popc_ballot(part.buffer == kStoreToWorkspace) > 0;
+      return place_tile<true, kMirrors, kA>(parameters, at, part, extent_of(at.tile_id), is_slice, place);
+    }
   } else if (!find_in_run(plan, index, lane, extent_of, at, part)) {
     return;
   }
   const bool is_slice = popc_ballot(lane == kC && part.buffer == kStoreToWorkspace) > 0;
-  place_tile<kMirrors, kA>(parameters, at, part, extent_of(at.tile_id), is_slice, place);
+  place_tile<false, kMirrors, kA>(parameters, at, part, extent_of(at.tile_id), is_slice, place);
 }
 
 }  // namespace vbgemm

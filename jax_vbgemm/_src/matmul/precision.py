@@ -37,6 +37,20 @@ def canonical_precision(precision: Any) -> Any:
     return precision
 
 
+_SUMS_OF_FLOAT8 = {
+    jax.lax.DotAlgorithmPreset.ANY_F8_ANY_F8_F32: False,
+    jax.lax.DotAlgorithmPreset.ANY_F8_ANY_F8_F32_FAST_ACCUM: True,
+}
+
+
+def sums_of_float8(precision: Any) -> tuple[Any, bool]:
+    """What a canonical precision says of two 8-bit floats: the precision without JAX's dot algorithms for them, which
+    kernels have, and whether tensor cores may add all of K by their own short sums."""
+    if isinstance(precision, jax.lax.DotAlgorithmPreset) and precision in _SUMS_OF_FLOAT8:
+        return None, _SUMS_OF_FLOAT8[precision]
+    return precision, False
+
+
 def precision_name(precision: Any) -> str:
     """ "default", "high" or "highest" for a value that jax.lax.dot takes as `precision`; the higher one of a pair.
 

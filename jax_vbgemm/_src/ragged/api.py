@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_vbgemm._src.epilogue import ACTIVATIONS, Activation, Epilogue, resolve_activation
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, mixed_dtypes, result_dtype
-from jax_vbgemm._src.matmul.precision import canonical_precision
+from jax_vbgemm._src.matmul.precision import canonical_precision, sums_of_float8
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.native.arithmetic import arithmetic_of
 from jax_vbgemm._src.problem import LARGEST_SIZE
@@ -82,7 +82,9 @@ def ragged_dot(
       group_sizes: (g,) integers of any value: a negative size counts as 0, and rows from m on don't exist. The weights
         of a group without rows are never read. A NaN in one group's rows or weights, or in rows after the last group,
         does not reach the results of other groups.
-      precision: as in jax.lax.dot; `jax.default_matmul_precision` counts.
+      precision: as in jax.lax.dot; `jax.default_matmul_precision` counts. Of two `Scaled` 8-bit floats,
+        "ANY_F8_ANY_F8_F32_FAST_ACCUM" (a jax.lax.DotAlgorithmPreset) lets a GPU's tensor cores add all of K with some
+        14 bits, where scales hold for all of K; otherwise they add 128 steps so, and these sums are added in float32.
       preferred_element_type: the result's dtype, as in jax.lax.dot.
       group_offset: an integer, () or (1,): the first group to which rhs and bias belong; group_sizes may then have any
         length. Rows of groups without weights are zeros. (One of many devices has a part of the experts, for example.)
@@ -133,6 +135,7 @@ def ragged_dot(
     name = "ragged_dot"
     second = None
     scales: dict[str, jax.Array] = {}
+    fast_sums = False
     if isinstance(rhs, Scaled) and rhs_gradient is not None:
         raise ValueError(f"{name}: rhs_gradient is for weights that have a gradient, but rhs is Scaled")
     if isinstance(lhs, Scaled) or isinstance(rhs, Scaled):
@@ -150,6 +153,8 @@ def ragged_dot(
     if scales:
         precision, out_dtype = canonical_precision(precision), preferred_element_type
         check_options(name, precision, out_dtype)
+        if all(jnp.issubdtype(factor.dtype, jnp.floating) and factor.dtype.itemsize == 1 for factor in (lhs, rhs)):
+            precision, fast_sums = sums_of_float8(precision)
     else:
         lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
     group_sizes = sizes_argument(name, group_sizes)
@@ -209,6 +214,7 @@ def ragged_dot(
         transpose_rhs=bool(transpose_rhs),
         halves="none" if second is None else "columns",
         epilogue=epilogue,
+        fast_sums=fast_sums,
         undefined_rest=bool(undefined_rest),
         extras=tuple(extras),
         precision=precision,

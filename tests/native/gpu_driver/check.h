@@ -228,9 +228,11 @@ class Check {
     for (int tile_id : tiles()) {
       const TileShape& tile = kTiles[tile_id];
       if (!stores_mirrored(tile)) continue;
-      const int extent = trial.one_of({1, 17, tile.m + tile.n, 2 * std::max(tile.m, tile.n) + (options_.small ? 3 : 45)});
-      const int problem = trial.add_symmetric(extent, trial.between(0, options_.small ? 40 : 200), trial.one_of({1, 1, 2}));
-      trial.cover_symmetric(problem, tile_id, ready ? trial.one_of({1, 2, 3}) : 1);
+      for (int split = 0; split <= ready; ++split) {
+        const int extent = trial.one_of({1, 17, tile.m + tile.n, 2 * std::max(tile.m, tile.n) + (options_.small ? 3 : 45)});
+        const int problem = trial.add_symmetric(extent, trial.between(0, options_.small ? 40 : 200), trial.one_of({1, 1, 2}));
+        trial.cover_symmetric(problem, tile_id, split ? trial.one_of({2, 3}) : 1);
+      }
     }
     if (trial.boxes().empty()) return;
     if (epilogues) trial.add_epilogues();
