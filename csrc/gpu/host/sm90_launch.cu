@@ -16,7 +16,7 @@ struct Pipelined {
   Kind kind;
   DType rhs;
   bool contracts, mn_major_a, mn_major_b;
-  int rows, cols, cluster;
+  int rows, cols, store_lines, cluster;
   bool gathers, promotes;
   const void* address;
   int shared_bytes;
@@ -24,12 +24,19 @@ struct Pipelined {
 
 template <class Cut>
 constexpr Pipelined compiled(const void* address, DType rhs) {
-  return {Cut::kKind,        rhs,
-          Cut::kContraction, Cut::kMnMajorA,
-          Cut::kMnMajorB,    Cut::kRows,
-          Cut::kCols,        Cut::kCluster,
-          Cut::kGathers,     Cut::kPromotes,
-          address,           pipeline_shared_bytes<typename GroupSource<Cut>::Shared>()};
+  return {Cut::kKind,
+          rhs,
+          Cut::kContraction,
+          Cut::kMnMajorA,
+          Cut::kMnMajorB,
+          Cut::kRows,
+          Cut::kCols,
+          Cut::kStoreLines,
+          Cut::kCluster,
+          Cut::kGathers,
+          Cut::kPromotes,
+          address,
+          pipeline_shared_bytes<typename GroupSource<Cut>::Shared>()};
 }
 
 #define VBGEMM_COMPILED(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers)                                   \
@@ -54,7 +61,7 @@ const Pipelined kPipelined[] = {
 #undef VBGEMM_COMPILED
 
 constexpr int kThreads = PipelineCut<Kind::bf16, 256, 1>::kThreads;  // of every pipelined kernel, whatever its type and width
-constexpr uint32_t kBoxLines = 64, kStoreLines = 16;                 // of the boxes in which operands are copied and results are stored
+constexpr uint32_t kBoxLines = 64, kStoreLines = PipelineCut<Kind::bf16, 256, 1>::kStoreLines;  // of the boxes of operands and results
 
 static_assert(pipeline_shared_bytes<PlanSource<Kind::bf16>::Shared>() <= kPipelineMaxShared);
 static_assert(pipeline_shared_bytes<PlanSource<Kind::f16>::Shared>() <= kPipelineMaxShared);
@@ -200,7 +207,8 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
   if (error == kSuccess) error = describe_rhs(call, parameters);
   if (error == kSuccess) {
     const int64_t rows = contraction ? call.k : call.m;
-    error = encode_map(parameters.out, matrices_of(call.out_dtype, call.out, call.n, rows, contraction ? call.groups : 1), kStoreLines);
+    error = encode_map(parameters.out, matrices_of(call.out_dtype, call.out, call.n, rows, contraction ? call.groups : 1),
+                       static_cast<uint32_t>(kernel->store_lines));
   }
   if (error == kSuccess && parameters.next_unit) error = clear_memory(parameters.next_unit, sizeof(uint32_t), stream);
   if (error != kSuccess) return error;

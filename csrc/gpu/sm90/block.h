@@ -8,8 +8,9 @@
 //   Source    which tiles a CTA computes, where TMA finds their operands, and what the CTAs of a cluster share: the tiles of a plan
 //             (source_plan.h), or those of groups of rows or of groups of a contraction (source_groups.h); with its Cut, the tile's shape,
 //             the number of stages, and the cluster's size (pipeline.h)
-//   Copier    the producer of operands that TMA cannot copy (copy_threads.h, copy_gather.h), or NoCopier
-//   Epilogue  how a consumer warp stores its 16 rows of a tile (store_plan.h, store_groups.h)
+//   Copier    the producer of operands that TMA cannot copy (copy_threads.h, copy_gather.h), or NoCopier; where TMA copies all operands,
+//             its warps may store what consumers hand over (store_contraction.h)
+//   Epilogue  how a consumer warp stores its 16 rows of a tile, or hands them over (store_plan.h, store_groups.h, store_contraction.h)
 //
 // What the body asks of a Source:
 //   kFindsEarly     the first tile is found before the previous kernel of the stream has ended

@@ -3,13 +3,19 @@
 #pragma once
 #include "gpu/sm90/block.h"
 #include "gpu/sm90/copy_gather.h"
+#include "gpu/sm90/store_contraction.h"
 #include "gpu/sm90/store_groups.h"
 #include "gpu/sm90/store_mixed.h"
 
 namespace vbgemm {
 
 template <class Source>
-using GroupBlock = PipelinedBlock<Source, std::conditional_t<Source::Cut::kGathers, RowGatherer<Source>, NoCopier>, GroupEpilogue<Source>>;
+using StoringBlock =
+    PipelinedBlock<Source, std::conditional_t<Source::Cut::kGathers, RowGatherer<Source>, NoCopier>, GroupEpilogue<Source>>;
+template <class Source>
+using HandingOverBlock = PipelinedBlock<Source, ResultStorer<Source>, ContractionEpilogue<Source>>;
+template <class Source>
+using GroupBlock = std::conditional_t<Source::Cut::kHandsOver, HandingOverBlock<Source>, StoringBlock<Source>>;
 
 // The kernel's name says which operands are MN-major: `transposed` none, `rows` B, `contraction` both, `along_k`, a contraction, none.
 #define VBGEMM_DEFINE_GROUP_KERNEL(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers) \

@@ -27,6 +27,7 @@ struct PipelineCut {
   // A warp stages its 16 rows of results in two boxes at a time, each with 128 bytes of every row. Staging a whole tile would cost one
   // pipeline stage, and with only three stages left the products wait for copies.
   static constexpr int kStoreBoxBytes = 16 * 128, kStoreBoxes = 2, kStagingBytes = kStoreBoxes * kStoreBoxBytes;
+  static constexpr int kStoreLines = 16;  // of a box
   static constexpr int kStages = (kPipelineMaxShared - 2048 - kMultiplyingWarps * kStagingBytes) / kStageBytes;
   static constexpr int kBlocks = kCols / 8;  // of 8 columns, in which a thread's sums are counted
 };

@@ -21,6 +21,10 @@ struct GroupCut : PipelineCut<kKindOfProducts, kTileCols, kCtas> {
   static_assert(!kGathers || (kCtas == 1 && !kContraction));
   static_assert(Pipeline::kElement == 2 || !(kMnMajorA || kMnMajorB));  // wgmma takes other types only K-major
   static_assert(!Pipeline::kBytes || !kGathers);
+  // Whether consumers hand results over (store_contraction.h). Boxes are then a consumer warpgroup's. Not with 8-bit factors, which leave
+  // no registers to hold results, nor in tiles of one round of results: for these it was 2 to 3% slower.
+  static constexpr bool kHandsOver = kContraction && Pipeline::kElement == 2 && kTileCols > 128;
+  static constexpr int kStoreLines = kHandsOver ? Pipeline::kBox : Pipeline::kStoreLines;
   using Units = RaggedUnits<CompiledTileSize<Pipeline::kRows, Pipeline::kCols>, kCtas>;
 };
 
@@ -47,10 +51,11 @@ struct MixedCut : PipelineCut<kKindOfProducts, 256, 1> {
   using Units = RaggedUnits<CompiledTileSize<kRows, Pipeline::kCols>, 1>;
 };
 
-// The unit of work that the first CTA of a cluster has taken for both.
+// The unit of work that the first CTA of a cluster has taken for both, and the barriers of results that consumer warpgroups hand over.
 struct GroupShared {
   uint32_t unit;
   Mbarrier unit_full, unit_empty;
+  Mbarrier results_full[2], results_empty[2];
 };
 
 struct GroupParameters {
@@ -100,6 +105,10 @@ class GroupSource {
   __device__ void init_barriers() const {
     mbarrier_init(shared_.source.unit_full, 1);
     mbarrier_init(shared_.source.unit_empty, 1);
+    for (int half = 0; half < 2; ++half) {
+      mbarrier_init(shared_.source.results_full[half], 4);  // warps
+      mbarrier_init(shared_.source.results_empty[half], 1);
+    }
   }
 
   // The tile finder. One warp runs it.

@@ -43,6 +43,18 @@ __device__ inline void fence_staged(const RowsDestination& to) {
   if (kClipped || to.rows >= 16) fence_proxy_async();
 }
 
+// Stages 32 columns of a warp's rows as float32; value(block, i) is the thread's i-th value in a block of 8 columns.
+template <class Value>
+__device__ inline void stage_wide(unsigned char* box, int lane, const Value& value) {
+#pragma unroll
+  for (int block = 0; block < 4; ++block) {
+    const int row = lane / 4;
+    unsigned char* const at = box + row * 128 + ((block * 2 + lane % 4 / 2) ^ row) * 16 + (lane & 1) * 8;
+    store_two(at, value(block, 0), value(block, 1));
+    store_two(at + 8 * 128, value(block, 2), value(block, 3));
+  }
+}
+
 // Stores 8 kBlocks columns of a warp's rows as float32; value(block, i) is the thread's i-th value in a block of 8 columns. They go through
 // two boxes of shared memory in turn.
 template <class Cut, bool kClipped, int kBlocks, class Value>
@@ -54,13 +66,7 @@ __device__ inline void store_wide(const RowsDestination& to, const Value& value,
     unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
     cp_async_bulk_wait_group_read<Cut::kStoreBoxes - 1>();  // TMA has read what was staged there before
     wave_barrier();
-#pragma unroll
-    for (int block = 0; block < kBoxBlocks; ++block) {
-      const int row = lane / 4, from = box * kBoxBlocks + block;
-      unsigned char* const at = place + row * 128 + ((block * 2 + lane % 4 / 2) ^ row) * 16 + (lane & 1) * 8;
-      store_two(at, value(from, 0), value(from, 1));
-      store_two(at + 8 * 128, value(from, 2), value(from, 3));
-    }
+    stage_wide(place, lane, [&](int block, int i) __attribute__((always_inline)) { return value(box * kBoxBlocks + block, i); });
     fence_staged<kClipped>(to);
     wave_barrier();
     store_staged<kClipped, 4>(to, box * kBoxCols, place, lane);
