@@ -108,7 +108,6 @@ def messages(size: str) -> list[Case]:
     """Features of e3nn's layout (nodes, channels, 2l + 1); the gradient is that of training on forces."""
     nodes, edges, layers = of_size(size, (6, 24, 1), (64, 1024, 2), (512, 16384, 4))
     channels = of_size(size, (4, 3), (64, 32, 16), (128, 64, 32, 32))
-    degrees = range(len(channels))
     names = "+".join(f"{n}x{degree}{'eo'[degree % 2]}" for degree, n in enumerate(channels))
     linear = irreps.LinearMap(names, names)
     rng = np.random.default_rng(0)

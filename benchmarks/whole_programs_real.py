@@ -66,9 +66,7 @@ def nequix(size: str) -> list[Case]:
     def training(weights: Any, positions: Any) -> Any:
         return jax.grad(lambda weights: jnp.sum(forces(weights, positions) ** 2))(weights)
 
-    def convolution(
-        self: Any, features: Any, species: Any, sh: Any, basis: Any, senders: Any, receivers: Any
-    ) -> Any:
+    def convolution(self: Any, features: Any, species: Any, sh: Any, basis: Any, senders: Any, receivers: Any) -> Any:
         """NequixConvolution's, in which one function multiplies by the radial weights too."""
         messages, radial = self.linear_1(features)[senders], jax.vmap(self.radial_mlp)(basis)
         messages = tensor_product(messages, sh, radial, filter_ir_out=self.tp_irreps)

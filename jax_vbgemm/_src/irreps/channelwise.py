@@ -7,8 +7,8 @@ the four slots. Its derivatives are the other slots, so that derivatives of any 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +20,8 @@ from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.util import compat
 
 SLOTS = ("x", "m", "w", "out")
-VARIANT = os.environ.get("VARIANT", "sum,sum").split(",")
+Through = Callable[[jax.Array, jax.Array], jax.Array]
+"""x m for each row: (rows, channels, i) and (rows, i, k) to (rows, channels, k)."""
 
 
 class Channels(NamedTuple):
@@ -60,7 +61,8 @@ def channelwise(slot: str, operands: Sequence[jax.Array], paths: tuple[Channels,
 channelwise_p = jex_core.Primitive("channelwise_tensor_product")
 
 
-def _values(*operands: jax.Array, slot: str, paths: tuple[Channels, ...], width: int) -> jax.Array:
+def _values(*operands: jax.Array, slot: str, paths: tuple[Channels, ...], width: int, through: Through) -> jax.Array:
+    """The slot, path by path; paths that read the same columns of x add up to one part of it."""
     dtype = operands[0].dtype
     given = dict(zip([name for name in SLOTS if name != slot], operands, strict=True))
     wide = {name: value.astype(accumulator(dtype)) for name, value in given.items()}
@@ -78,7 +80,9 @@ def _values(*operands: jax.Array, slot: str, paths: tuple[Channels, ...], width:
         shapes = {"x": (mul, d_in), "m": (d_in, d_out), "w": (mul,), "out": (mul, d_out)}
         piece = {name: value.reshape(rows, *shapes[name]) for name, value in piece.items()}
         at = {name: at[name] + counts[name] for name in SLOTS}
-        parts.setdefault(path.first if slot == "x" else len(parts), []).append(_FORMS[slot](**piece).reshape(rows, counts[slot]))
+        parts.setdefault(path.first if slot == "x" else len(parts), []).append(
+            _FORMS[slot](through, **piece).reshape(rows, counts[slot])
+        )
     if not parts:
         return jnp.zeros((rows, getattr(sizes_of(paths, width), slot)), dtype)
     if slot != "x":
@@ -95,40 +99,34 @@ def _values(*operands: jax.Array, slot: str, paths: tuple[Channels, ...], width:
     return jnp.concatenate(columns, axis=1).astype(dtype)
 
 
-def _out(x: jax.Array, m: jax.Array, w: jax.Array) -> jax.Array:
-    return w[:, :, None] * _through(x, m)
+def _out(through: Through, x: jax.Array, m: jax.Array, w: jax.Array) -> jax.Array:
+    return w[:, :, None] * through(x, m)
 
 
-def _through(x: jax.Array, m: jax.Array) -> jax.Array:
-    if VARIANT[0] == "sum":
-        return jnp.sum(x[:, :, :, None] * m[:, None], axis=2)
-    if VARIANT[0] == "dot":
-        return jnp.einsum("eui,eik->euk", x, m)
-    return sum(x[:, :, i, None] * m[:, None, i] for i in range(x.shape[2]))
+def _x(through: Through, m: jax.Array, w: jax.Array, out: jax.Array) -> jax.Array:
+    return w[:, :, None] * through(out, jnp.swapaxes(m, 1, 2))
 
 
-def _x(m: jax.Array, w: jax.Array, out: jax.Array) -> jax.Array:
-    return w[:, :, None] * _through(out, jnp.swapaxes(m, 1, 2))
+def _w(through: Through, x: jax.Array, m: jax.Array, out: jax.Array) -> jax.Array:
+    return jnp.sum(out * through(x, m), axis=2)
 
 
-def _w(x: jax.Array, m: jax.Array, out: jax.Array) -> jax.Array:
-    y = _through(x, m)
-    if VARIANT[0] != "unroll":
-        return jnp.sum(out * y, axis=2)
-    return sum(out[:, :, k] * y[:, :, k] for k in range(out.shape[2]))
+def _m(_: Through, x: jax.Array, w: jax.Array, out: jax.Array) -> jax.Array:
+    return jnp.einsum("rui,ruk->rik", x, w[:, :, None] * out)  # over channels: the only sum that is long
 
 
-def _m(x: jax.Array, w: jax.Array, out: jax.Array) -> jax.Array:
-    z = w[:, :, None] * out
-    if VARIANT[1] == "dot":
-        return jnp.einsum("eui,euk->eik", x, z)
-    if VARIANT[1] == "row":
-        x, z = jnp.swapaxes(x, 1, 2), jnp.swapaxes(z, 1, 2)
-        return jnp.sum(x[:, :, None] * z[:, None], axis=3)
-    return jnp.sum(x[:, :, :, None] * z[:, :, None], axis=1)
+_FORMS: dict[str, Callable[..., jax.Array]] = {"x": _x, "m": _m, "w": _w, "out": _out}
 
 
-_FORMS = {"out": _out, "x": _x, "w": _w, "m": _m}
+def _reduced(x: jax.Array, m: jax.Array) -> jax.Array:
+    """x m for each row, (rows, channels, k), as a sum that XLA fuses with what is before and after it."""
+    return jnp.sum(x[:, :, :, None] * m[:, None], axis=2)
+
+
+def _unrolled(x: jax.Array, m: jax.Array) -> jax.Array:
+    """`_reduced` as sums of terms, which take a third of the time on a CPU, and 4% more of a step on an H200."""
+    terms = [x[:, :, i, None] * m[:, None, i] for i in range(x.shape[2])]
+    return sum(terms[1:], terms[0])
 
 
 @channelwise_p.def_impl
@@ -179,4 +177,7 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple
 ad.primitive_jvps[channelwise_p] = _jvp
 ad.primitive_transposes[channelwise_p] = _transpose
 batching.primitive_batchers[channelwise_p] = _batch
-mlir.register_lowering(channelwise_p, mlir.lower_fun(_values, multiple_results=False))
+for _through, _platform in ((_reduced, None), (_unrolled, "cpu")):
+    mlir.register_lowering(
+        channelwise_p, mlir.lower_fun(partial(_values, through=_through), multiple_results=False), platform=_platform
+    )

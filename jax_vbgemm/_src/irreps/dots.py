@@ -19,17 +19,16 @@ _BIAS = {"mul_ir": (None, slice(None), None), "ir_mul": (None, None, slice(None)
 def dots(x: Features, y: Features, paths: Sequence[Path], weights: Sequence[Any], precision: Any) -> Features:
     """y, which is zeros, with its values replaced by the map of x; sums are rounded once."""
     inputs, results = x.chunks(), y.chunks()
-    dtype = y.arrays[0].dtype if y.arrays else None
     sums: dict[int, Any] = {}
     for path, weight in zip(paths, weights, strict=True):
+        dtype = results[path.i_out].dtype
         if path.i_in is None:
             term = dense(weight)[_BIAS[y.layout]].astype(accumulator(dtype))
         else:
-            term = path.scale * jnp.einsum(
-                _EQUATIONS[x.layout], inputs[path.i_in], dense(weight), precision=precision,
-                preferred_element_type=accumulator(dtype),
-            )  # fmt: skip
+            equation, wide = _EQUATIONS[x.layout], accumulator(dtype)
+            factors = inputs[path.i_in], dense(weight)
+            term = path.scale * jnp.einsum(equation, *factors, precision=precision, preferred_element_type=wide)
         sums[path.i_out] = sums[path.i_out] + term if path.i_out in sums else term
     for index, total in sums.items():
-        results[index] = jnp.broadcast_to(total.astype(dtype), results[index].shape)
+        results[index] = jnp.broadcast_to(total.astype(results[index].dtype), results[index].shape)
     return y.of_chunks(results)

@@ -71,8 +71,9 @@ class TensorProduct:
             first, (d_1, d_2, d_out) = self.irreps_1[i_1], values.shape
             block = np.zeros((dim(self.irreps_2), d_1 * d_out))
             block[starts_2[i_2] : starts_2[i_2] + d_2] = values.transpose(1, 0, 2).reshape(d_2, d_1 * d_out)
-            channels.append(Channels(starts_1[i_1], first.mul, d_1, d_out))
-            blocks.append(block)
+            if first.mul:
+                channels.append(Channels(starts_1[i_1], first.mul, d_1, d_out))
+                blocks.append(block)
         self._channels = tuple(channels)
         self._coefficients = np.concatenate(blocks, axis=1)  # (dim_2, entries of all paths' matrices)
         sizes = sizes_of(channels, dim(self.irreps_1))
@@ -89,8 +90,8 @@ class TensorProduct:
           y: (..., dim_2).
           weights: (..., num_weights), one for each channel of each path; None: no weights.
 
-        The leading axes broadcast against each other. Products and sums are float32 or wider, also those with the
-        coefficients, whatever JAX's default precision is.
+        The leading axes broadcast against each other. Products and sums are float32 or wider. In gradients by y, the
+        sum over channels is a dot, of JAX's default precision.
 
         Returns:
           (..., dim_out), in the dtype to which the arguments promote: the results of all paths in order, each as
@@ -135,7 +136,7 @@ def _checked(number: int, path: Any, irreps_1: Irreps, irreps_2: Irreps) -> tupl
         if not 0 <= index < len(irreps):
             raise ValueError(f"{NAME}: paths[{number}] takes {side}[{index}], but {side} has {len(irreps)} entries")
     first, second = irreps_1[i_1], irreps_2[i_2]
-    if values.ndim != 3 or values.shape[:2] != (first.irrep_dim, second.irrep_dim):
+    if values.ndim != 3 or values.shape[:2] != (first.irrep_dim, second.irrep_dim) or not values.size:
         raise ValueError(
             f"{NAME}: paths[{number}], from {first} and {second}, has coefficients {values.shape}: they must be "
             f"({first.irrep_dim}, {second.irrep_dim}, components of the result)"
