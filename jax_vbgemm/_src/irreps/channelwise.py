@@ -177,7 +177,11 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple
 ad.primitive_jvps[channelwise_p] = _jvp
 ad.primitive_transposes[channelwise_p] = _transpose
 batching.primitive_batchers[channelwise_p] = _batch
-for _through, _platform in ((_reduced, None), (_unrolled, "cpu")):
-    mlir.register_lowering(
-        channelwise_p, mlir.lower_fun(partial(_values, through=_through), multiple_results=False), platform=_platform
-    )
+def _on_gpu(*operands: jax.Array, **params: Any) -> jax.Array:
+    # Otherwise XLA gathers the rows of x, and those of cotangents, anew in the kernel of each path: forces of nequix
+    # took 8.1 ms in place of 7.2 on an H200.
+    return _values(*jax.lax.optimization_barrier(operands), through=_reduced, **params)
+
+
+for _form, _platform in ((_on_gpu, None), (partial(_values, through=_unrolled), "cpu")):
+    mlir.register_lowering(channelwise_p, mlir.lower_fun(_form, multiple_results=False), platform=_platform)
