@@ -203,11 +203,11 @@ def main(
     table = Table(title=f"{device.device_kind}, jax {jax.__version__}, {precision}: us a step")
     for column in ("workload", "pass", "GFLOP", "peer", "us", "vs vbgemm", "quartiles", "dots", "calls", "compile s"):
         table.add_column(column, justify="left" if column in ("workload", "pass", "peer") else "right")
-    rows: list[Row] = []
     with Progress(console=console) as progress:
         for make, size in progress.track(names, description="workloads"):
             work = make(size, dtype)
             group = f"flax_{work.name.partition('_')[0]}"
+            rows: list[Row] = []
             for stage in ("forward", "forward+backward") if backward else ("forward",):
                 flops = work.flops * (1 if stage == "forward" else 3)
                 steps = iterations or (50 if device.platform == "gpu" else int(min(50, max(1, 3e9 / flops))))
@@ -249,9 +249,9 @@ def main(
                             us[peer], math.nan, errors[peer], math.nan, 0, note,
                         )
                     )  # fmt: skip
+            if csv_file:  # before the next workload, whose convolutions may take a minute to compile
+                write_csv(csv_file, rows)
     console.print(table)
-    if csv_file:
-        write_csv(csv_file, rows)
 
 
 if __name__ == "__main__":

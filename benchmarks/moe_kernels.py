@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import typer
-from ragged_mixed import kernels_us
 
 import jax_vbgemm as vb
 from options import commands
+from profiled import kernels_us
 from workloads import write_csv
 
 MODELS = {"qwen3_30b_a3b": (4096, 2048, 768, 128, 8), "olmoe": (16384, 2048, 1024, 64, 8)}

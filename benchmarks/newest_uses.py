@@ -122,6 +122,11 @@ def overview() -> list[str]:
     return table(("use", "compared with", *DEVICES), lines)
 
 
+def device_of(name: str) -> str:
+    """The column of the overview that a file's figures are in."""
+    return next(column for column, starts in DEVICES.items() if source(name)["device"].startswith(starts))
+
+
 def headline() -> list[str]:
     """The rows of the overview that the front page shows, each on the first device of its figures."""
     lines = []
@@ -129,10 +134,8 @@ def headline() -> list[str]:
         if use.use.split(",")[0] in HEADLINES:
             name, pair = use.pairs[0]
             ours, theirs = pairs_of(name)[pair]
-            device = next(device for device, starts in DEVICES.items() if source(name)["device"].startswith(starts))
-            lines.append(
-                (use.use, use.against, f"**{theirs / ours:.2g}x** ({duration(theirs)} to {duration(ours)})", device)
-            )
+            times = f"**{theirs / ours:.2g}x** ({duration(theirs)} to {duration(ours)})"
+            lines.append((use.use, use.against, times, device_of(name)))
     return table(("inside one jitted program", "compared with", "times as fast", "device"), lines)
 
 
@@ -142,10 +145,8 @@ def traced() -> list[str]:
     lines = []
     for name in names:
         about = source(name)
-        lines.append(
-            (f"`benchmarks/results/{name}`", about["device"], about["date"], about["about"].split("; superseded")[0])
-        )
-    return table(("file", "device", "date", "what"), lines)
+        lines.append((f"`{name}`", about["device"], about["date"], about["about"].split("; superseded")[0]))
+    return table(("file of `benchmarks/results`", "device", "date", "what"), lines)
 
 
 def draw(file: Path) -> None:
@@ -155,38 +156,30 @@ def draw(file: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    style = {**STYLE, "font.size": 10, "axes.titlesize": 10}
-    short = {
-        use.use.split(",")[0] if use.use.startswith(("64", "32", "1000", "Goog", "equi", "block")) else use.use: use
-        for use in USES
-    }
+    # Small enough to stand beside text, and to be read on a phone: each use has a line of its own above its bar.
+    style = {**STYLE, "font.size": 9}
     with plt.rc_context(style):
-        figure, axis = plt.subplots(figsize=(9, 4.2))
-        names, ratios, times = [], [], []
-        for name, use in short.items():
+        figure, axis = plt.subplots(figsize=(5.2, 0.42 * len(USES) + 0.55))
+        for place, use in enumerate(USES):
             file_name, pair = use.pairs[0]
             ours, theirs = pairs_of(file_name)[pair]
-            names.append(f"{name}\nvs {use.against.replace('`', '')}")
-            ratios.append(theirs / ours)
-            times.append(f"{theirs / ours:.2g}x   {duration(theirs)} to {duration(ours)}")
-        places = range(len(names))
-        axis.barh(
-            places,
-            [ratio - 1 for ratio in ratios],
-            0.62,
-            left=1,
-            color=[COLOURS["ours" if ratio > 1 else "peer"] for ratio in ratios],
-        )
-        for place, ratio, time in zip(places, ratios, times, strict=True):
-            axis.text(max(ratio, 1) * 1.04, place, time, va="center", fontsize=9, color=TEXT)
+            ratio = theirs / ours
+            name = use.use if use.use.startswith(("MoE", "Muon", "experts")) else use.use.split(",")[0]
+            colour = COLOURS["ours" if ratio > 1 else "peer"]
+            axis.barh(place, ratio - 1, 0.45, left=1, color=colour)
+            device = device_of(file_name)
+            time = f"{ratio:.2g}x   {duration(theirs)} to {duration(ours)}" + f" ({device})" * (device != "H100")
+            axis.text(max(ratio, 1) * 1.04, place, time, va="center", color=TEXT)
+            against = f"{name} vs {use.against.replace('`', '')}"
+            axis.text(1.04, place - 0.45, against, va="center", color=TEXT)
         axis.axvline(1, color=TEXT, linewidth=1)
         axis.set_xscale("log")
-        axis.set_xlim(0.6, max(ratios) * 5)
+        axis.set_xlim(0.75, 200)
         axis.set_xticks([1, 2, 5, 10, 20], ["1x", "2x", "5x", "10x", "20x"])
         axis.minorticks_off()
-        axis.set_yticks(places, names, fontsize=8)
-        axis.invert_yaxis()
-        axis.set_xlabel("times as fast as the alternative (H100; experts in tunix: H200)")
-        figure.set_size_inches(9, 0.46 * len(names) + 0.8)
+        axis.set_yticks([])
+        axis.spines.left.set_visible(False)
+        axis.set_ylim(len(USES) - 0.6, -0.8)
+        axis.set_xlabel("times as fast as the alternative (on an H100, or the device in brackets)")
         figure.savefig(file, transparent=True, metadata={"Date": None, "Creator": None})
         plt.close(figure)

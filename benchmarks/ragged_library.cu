@@ -14,7 +14,7 @@ extern "C" int ragged_trial(int kind, int wide_results, int contraction, int tra
                             const void* accumulator, void* out, void* workspace, void* stream) {
   vbgemm::RaggedCall call{};
   call.kind = static_cast<vbgemm::Kind>(kind);
-  call.dtype = vbgemm::arithmetic_of(call.kind).lhs;
+  call.dtype = vbgemm::arithmetic_of(call.kind).lhs, call.rhs_dtype = vbgemm::arithmetic_of(call.kind).rhs;
   call.out_dtype = wide_results ? vbgemm::DType::f32 : vbgemm::has_scales(call.kind) ? vbgemm::DType::bf16 : call.dtype;
   call.contraction = contraction, call.transpose_rhs = transpose_rhs, call.gated = gated, call.wide_sizes = wide_sizes;
   call.activation = static_cast<vbgemm::Activation>(activation);

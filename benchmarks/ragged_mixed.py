@@ -5,11 +5,9 @@ The sum of the kernels of a gated product (gate and up, silu) and of the one beh
     python benchmarks/ragged_mixed.py --csv ragged_mixed.csv
 """
 
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +16,7 @@ import typer
 
 import jax_vbgemm as vb
 from options import commands
+from profiled import kernels_us
 from workloads import write_csv
 
 LAYERS = {"qwen3_30b": (128, 2048, 768), "gpt_oss_20b": (32, 2880, 2880)}  # experts, features, hidden features
@@ -41,21 +40,6 @@ class Row:
     terabytes: float
     device: str
     jax: str
-
-
-def kernels_us(function: Callable[..., Any], *args: Any, calls: int = 5) -> float:
-    """The time of all kernels of a call, in a profile."""
-    for _ in range(2):
-        jax.block_until_ready(function(*args))
-    with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            jax.block_until_ready([function(*args) for _ in range(calls)])
-        (file,) = Path(folder).rglob("*.xplane.pb")
-        planes = [
-            plane for plane in jax.profiler.ProfileData.from_file(str(file)).planes if "/device:GPU" in plane.name
-        ]
-        lines = [line for plane in planes for line in plane.lines if line.name.startswith("Stream")]
-        return sum(event.duration_ns for line in lines for event in line.events) / calls / 1e3
 
 
 def stored_bytes(x: jax.Array) -> float:

@@ -77,6 +77,6 @@ set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # no libcudart to find at import
 
 add_subdirectory(csrc/gpu)
-vbgemm_add_module(_cuda csrc/gpu/host/module.cc csrc/handlers/matmul.cc csrc/handlers/ragged.cc csrc/handlers/addition.cc csrc/handlers/square_sums.cc csrc/handlers/quantize.cc)
+vbgemm_add_module(_cuda csrc/gpu/host/module.cc csrc/handlers/matmul.cc csrc/handlers/ragged.cc csrc/handlers/addition.cc csrc/handlers/square_sums.cc csrc/handlers/quantize.cc csrc/handlers/rows_by_index.cc)
 target_link_libraries(_cuda PRIVATE vbgemm_cuda)
 target_include_directories(_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})

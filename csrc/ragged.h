@@ -203,8 +203,8 @@ inline bool has_column_scales(const RaggedCall& call) {
   return call.rhs_scale.data && !call.contraction && call.rhs_column_blocks == call.columns();
 }
 
-// Whether rhs may have a narrower type than the one that its products are computed in. Such weights are K-major, and have scales of blocks
-// as above, or of single columns.
+// Whether rhs may have a narrower type than the one that its products are computed in. Such weights are K-major, and their scales, if
+// any, are of blocks as above, or of single columns.
 inline bool may_be_mixed(Kind kind, DType rhs) {
   return (kind == Kind::bf16 || kind == Kind::f16) && (rhs == DType::s8 || rhs == DType::s4 || rhs == DType::e4m3);
 }

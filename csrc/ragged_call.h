@@ -218,7 +218,8 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
     return "what comes in halves must be even";
   }
   if (call.lhs_scale.data && !has_scales(call.kind)) return "lhs_scale is for 8-bit factors";
-  if (call.rhs_scale.data && !has_scales(call.kind) && !call.is_mixed()) return "rhs_scale is for 8-bit factors";
+  if (call.rhs_scale.data && !has_scales(call.kind) && !call.is_mixed())
+    return "rhs_scale is for 8-bit factors and for narrower weights of 16-bit rows";
   if (call.is_mixed() && (call.contraction || !call.transpose_rhs || call.halves != RaggedHalves::none)) {
     return "narrower weights of 16-bit rows must be transposed and in one array";
   }

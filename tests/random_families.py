@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from random_draw import PATTERN, PLANNERS, Call, Compared, Draw, activate, wide
-from random_ragged import mixtures, ragged, ragged_lists, ragged_scaled, ragged_wgrad
+from random_ragged import copies, mixtures, ragged, ragged_lists, ragged_scaled, ragged_wgrad
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.epilogue import ACTIVATIONS
@@ -174,4 +174,5 @@ FAMILIES = {
     "ragged_scaled": ragged_scaled,
     "ragged_wgrad": ragged_wgrad,
     "mixtures": mixtures,
+    "copies": copies,
 }  # fmt: skip

@@ -10,6 +10,7 @@ from random_draw import Call, Compared, Draw, activate, wide
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.epilogue import ACTIVATIONS
+from jax_vbgemm._src.ragged import select_rows
 from jax_vbgemm._src.ragged.aligned_groups import aligned_groups, quantized_contraction
 from jax_vbgemm._src.scaled.blocks import quantized
 
@@ -322,3 +323,39 @@ def mixtures(draw: Draw) -> Call:
         return [Compared(found, y, 2 * size)]
 
     return Call(f"tokens {tokens}, experts {experts}, k {k}, d {d}, f {f}", lambda: call(*on_device), compare)
+
+
+def copies(draw: Draw) -> Call:
+    """select_rows: copies of rows of several matrices in any order, some of them zeros, and the sums of cotangents."""
+    select_rows.LEAST_BYTES = 0  # copies of any size are the kernel's
+    if draw.is_complex:
+        draw.dtype, draw.is_complex = np.dtype("float32"), False
+    matrices, rows, times = draw.one_of((1, 1, 3)), draw.one_of((1, 2, 63, 129, 500)), draw.one_of((1, 2, 8))
+    columns = draw.one_of((1, 16 // draw.dtype.itemsize)) * int(draw.rng.integers(1, 70))
+    count, fills = rows * times, draw.chance(2)
+    index = np.stack([draw.rng.permutation(count) % rows for _ in range(matrices)]).astype(np.int32)
+    back = np.argsort(index, axis=1, kind="stable").reshape(matrices, rows, times).astype(np.int32)
+    if fills:
+        missing = draw.rng.random(index.shape) < 0.3
+        index = np.where(missing, rows, index)
+        back = np.where(np.take_along_axis(missing, back.reshape(matrices, -1), 1).reshape(back.shape), count, back)
+    x, cotangent = draw.array(matrices, rows, columns), draw.array(matrices, count, columns)
+
+    @jax.jit
+    def call(x: Any, cotangent: Any) -> list[jax.Array]:
+        form = jax.vmap(lambda x, index, back: select_rows.select_rows(x, index[:, None], back, fills=fills))
+        y, transposed = jax.vjp(lambda x: form(x, jax.numpy.asarray(index), jax.numpy.asarray(back)), x)
+        return [y, *transposed(cotangent)]
+
+    on_device = jax.device_put((x, cotangent))
+
+    def compare(found: Any) -> list[Compared]:
+        y, (of_x, size) = np.zeros(cotangent.shape), np.zeros((2, *x.shape))
+        for i, named in enumerate(index):
+            exists = named < rows
+            y[i][exists] = wide(x[i])[named[exists]]
+            np.add.at(of_x[i], named[exists], wide(cotangent[i])[exists])
+            np.add.at(size[i], named[exists], np.abs(wide(cotangent[i]))[exists])
+        return [Compared(found[0], y, np.zeros(y.shape)), Compared(found[1], of_x, size)]
+
+    return Call(f"{matrices} x {rows} x {columns}, {times} times, fills {fills}", lambda: call(*on_device), compare)

@@ -79,10 +79,10 @@ start "driver" "$seed" ./gpu_driver --check --seed "$seed"
 start "driver, small" "$((seed + 1))" ./gpu_driver --check --small --seed $((seed + 1))
 start "random calls" "$((seed * 1000))" "$python" "$root/tests/random_calls.py" --seed $((seed * 1000)) --seconds "$seconds"
 start "random ragged calls" "$((seed * 2000))" "$python" "$root/tests/random_calls.py" --seed $((seed * 2000)) --seconds "$seconds" \
-  --families ragged ragged_scaled ragged_wgrad ragged_lists mixtures windows --dtypes bfloat16 float16 float32
+  --families ragged ragged_scaled ragged_wgrad ragged_lists mixtures copies windows --dtypes bfloat16 float16 float32
 start "memcheck of the driver" "$seed" memcheck ./gpu_driver --check --small --exact --no-replays --seed "$seed"
 start "memcheck of calls" "$((seed * 3000))" sanitized_calls memcheck $((seed * 3000))
-start "memcheck of ragged" "$((seed * 4000))" sanitized_calls memcheck $((seed * 4000)) --families ragged ragged_scaled ragged_wgrad ragged_lists mixtures --dtypes bfloat16 float16 float32
+start "memcheck of ragged" "$((seed * 4000))" sanitized_calls memcheck $((seed * 4000)) --families ragged ragged_scaled ragged_wgrad ragged_lists mixtures copies --dtypes bfloat16 float16 float32
 start "racecheck of the driver" "$seed" racecheck ./gpu_driver --check --small --races --no-replays --seed "$seed"
 start "racecheck of calls" "$((seed * 5000))" sanitized_calls racecheck $((seed * 5000)) --dtypes bfloat16 float32
 wait "${pids[@]}"

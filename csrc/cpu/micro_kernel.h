@@ -205,9 +205,14 @@ struct MicroKernels {
     return static_cast<int>(left == 3 ? 3 : smaller(left, 2));
   }
 
-  // Whether the last of `vectors` vectors, of which `tail` lanes are needed, has half the width. Processors that compute 512 bits in two
-  // passes need one for it.
-  static constexpr bool has_half(int vectors, int tail) { return has_half(vectors) && tail <= kLanes<T> / 2; }
+  // Describes a panel of `numbers` columns in `vectors` vectors, and returns whether its micro-kernels are those whose last vector has half
+  // the width. Processors that compute 512 bits in two passes need one for it.
+  static bool set_columns(Micro<T>& micro, int vectors, int64_t numbers) {
+    micro.tail = static_cast<int>(numbers - (vectors - 1) * kLanes<T>);
+    const bool half = has_half(vectors) && micro.tail <= kLanes<T> / 2;
+    micro.last = numbers - (half ? kLanes<T> / 2 : kLanes<T>);
+    return half;
+  }
 
  private:
   static constexpr bool has_half(int vectors) { return kVectorBytes == 64 && (vectors == 2 || vectors == 3); }

@@ -142,7 +142,7 @@ class Multiplier {
   // A part of B that is a few vectors wide, read in place or packed.
   struct Panel {
     int64_t j, columns;
-    int vectors, tail;  // tail: lanes of the last vector that are columns
+    int vectors;
     const T* b;
     int64_t b_k;
   };
@@ -256,12 +256,11 @@ class Multiplier {
   Panel make_panel(const Block& block, const PartOfK& k, int64_t j, int vectors, T* packed) {
     const B* b = b_ + (k.begin * p_.b.row_stride + (block.j + j) * p_.b.col_stride) * kParts;
     const int64_t width = vectors * kWidth, columns = smaller(width / kParts, block.n - j);
-    const int tail = static_cast<int>(columns * kParts - (width - kWidth));
-    if (packs_b(block, k, vectors == 1 && tail < kWidth)) {
+    if (packs_b(block, k, columns * kParts < kWidth)) {
       pack_panel<kParts>(b, p_.b.row_stride, p_.b.col_stride, k.count, columns, packed, width);
-      return {j, columns, vectors, tail, packed, width};
+      return {j, columns, vectors, packed, width};
     }
-    return {j, columns, vectors, tail, reinterpret_cast<const T*>(b), p_.b.row_stride * kParts};
+    return {j, columns, vectors, reinterpret_cast<const T*>(b), p_.b.row_stride * kParts};
   }
 
   static bool only_scales(const Finish& finish) {
@@ -272,10 +271,9 @@ class Multiplier {
 
   // Multiplies `groups` groups of `rows` rows; one group if its sums go through an epilogue.
   void multiply_groups(const Block& block, const PartOfK& k, const Panel& panel, int64_t i, int rows, int groups, Micro<T>& micro) {
-    const bool half = Micros::has_half(panel.vectors, panel.tail);
+    const bool half = Micros::set_columns(micro, panel.vectors, panel.columns * kParts);
     micro.groups = groups;
-    micro.b = panel.b, micro.b_k = panel.b_k, micro.tail = panel.tail;
-    micro.last = panel.columns * kParts - (half ? kWidth / 2 : kWidth);
+    micro.b = panel.b, micro.b_k = panel.b_k;
     micro.sums_in = micro.sums_out = nullptr;
     if (!(k.first && k.last)) {
       T* const sums = sums_ + (block.first_sums + i) * kParts * micro.sums_row + panel.j * kParts;

@@ -37,9 +37,7 @@ class Small {
     for (int at = 0; at < numbers;) {
       const int vectors = Micros::panel_vectors((numbers - at + kWidth - 1) / kWidth, m);
       const int width = static_cast<int>(smaller(vectors * kWidth, numbers - at));
-      micro.tail = width - (vectors - 1) * kWidth;
-      const bool half = Micros::has_half(vectors, micro.tail);
-      micro.last = width - (half ? kWidth / 2 : kWidth);
+      const bool half = Micros::set_columns(micro, vectors, width);
       micro.a = static_cast<const T*>(p.a.data);
       micro.b = static_cast<const T*>(p.b.data) + at;
       micro.c = static_cast<T*>(p.c.data) + at;

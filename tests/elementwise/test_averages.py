@@ -61,6 +61,15 @@ def test_each_array_is_rounded_once():
     assert sums.dtype == "float32"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_infinite_gradient_without_nesterov(dtype):
+    """gamma is 0, and 0 times Inf is NaN: x is left out."""
+    x, y = (jnp.array(values, dtype) for values in ([jnp.inf, -jnp.inf, jnp.nan, 1], [1, 2, 3, 4]))
+    (found,), (ahead,), _ = jax.jit(lambda x, y, gamma: averages([x], [y], 0.5, 0.5, gamma, 2))(x, y, 0)
+    np.testing.assert_array_equal(oracle.wide(found), [jnp.inf, -jnp.inf, jnp.nan, 2.5])
+    np.testing.assert_array_equal(oracle.wide(ahead), [jnp.inf, -jnp.inf, jnp.nan, 5])
+
+
 def exported(function, args, platform="cuda"):
     program = export.export(function, platforms=[platform], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(*args)
     return program.mlir_module()
@@ -77,6 +86,14 @@ def test_one_call_on_a_gpu(platform):
     assert calls(text) == 1
     assert text.count("output_operand_alias<") == len(xs)
     assert "stablehlo.reduce" not in text
+
+
+def test_an_array_that_is_read_twice_is_not_overwritten():
+    x, y, z = arrays("float32", shapes=[(3, 5)] * 3)
+    text = exported(jax.jit(lambda x, y, z: averages([x, y, x], [y, y, z], *SCALES)), (x, y, z))
+    assert calls(text) == 1
+    assert text.count("output_operand_alias<") == 1
+    assert "output_tuple_indices = [2]" in text
 
 
 def test_no_call_without_a_kernel():

@@ -73,6 +73,15 @@ def test_nan_and_infinity():
     np.testing.assert_array_equal(sums, [jnp.nan, jnp.nan, jnp.inf])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_infinite_gradient_without_nesterov(dtype):
+    """gamma is 0, and 0 times Inf is NaN: x is left out."""
+    x, y = (jnp.array(values, dtype) for values in ([jnp.inf, -jnp.inf, jnp.nan, 1], [1, 2, 3, 4]))
+    (found,), (ahead,), _ = jax.jit(lambda x, y, gamma: averages.averages([x], [y], 0.5, 0.5, gamma, 2))(x, y, 0)
+    np.testing.assert_array_equal(oracle.wide(found), [jnp.inf, -jnp.inf, jnp.nan, 2.5])
+    np.testing.assert_array_equal(oracle.wide(ahead), [jnp.inf, -jnp.inf, jnp.nan, 5])
+
+
 def call(scales, operands, results):
     f = jax.ffi.ffi_call(
         backends.AVERAGES_TARGET_NAME, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in results]

@@ -154,7 +154,7 @@ OF_TF32 = {
 
 # In what 8-bit types alone have.
 OF_FLOAT8 = {
-    "scales of the first block of K": ("sm90/stage_scales.h", "at_[i] += step_[i];", "at_[i] += 0;"),
+    "scales of the first block of K": ("sm90/stage_scales.h", "*++at_[i]", "*at_[i]"),
     "scales of a contraction's first rows": ("sm90/source_groups.h",
         "p.rhs_k_blocks > 1 ? tile.first / kScaledDepth : 0", "p.rhs_k_blocks > 1 ? 0 : 0"),
     "groups of a contraction that begin anywhere": ("ragged/ragged_walk.h", "& -kScaledDepth", "& -1"),
@@ -164,7 +164,8 @@ OF_FLOAT8 = {
     "scales of the first tile's columns": ("sm90/source_groups.h",
         "min(tile.col + (behind ?", "min((behind ?"),
     "products of the stage before": ("sm90/mainloop_scaled.h",
-        "moved(b, chunk * 32), products, chunk > 0)", "moved(b, chunk * 32), products, chunk > 0 || k > 0)"),
+        "of_part, products, chunk > 0)", "of_part, products, chunk > 0 || k > 0)"),
+    "the next stage's scales": ("sm90/mainloop_scaled.h", "    scales.advance();\n", ""),
 }  # fmt: skip
 
 
@@ -184,7 +185,8 @@ OF_MIXED = {
         "(step * kChunks + chunk) / kPerByte", "chunk / kPerByte"),
     "rows of a stage's first step": ("sm90/mainloop_mixed.h",
         "step * (kChunks / kChunksOfBox) + chunk", "0 * (kChunks / kChunksOfBox) + chunk"),
-    "scales of the first step": ("sm90/mainloop_mixed.h", "scales.advance(k < depth);", "scales.advance(k > depth);"),
+    "scales of the first step": ("sm90/mainloop_mixed.h",
+        "scales.load_next(k < depth);", "scales.load_next(k > depth);"),
     "a stage released after its first step": ("sm90/mainloop_mixed.h", "if (last) release(", "release("),
     "numbers of 4 bits without their sign": ("sm90/mainloop_mixed.h", "0x43084308u", "0x43004300u"),
     "a row too many for the products of a few": ("sm90/block.h", "tile.rows <= kFewRows", "tile.rows <= kFewRows + 1"),

@@ -164,3 +164,49 @@ def test_rows_that_move_as_words_are_the_same(dtype, columns):
         words, plain = select_rows._moved_in_words(x, rows, mode), select_rows._moved(x, rows, mode)
         assert words.dtype == plain.dtype
         np.testing.assert_array_equal(*(np.asarray(y).view(np.uint8) for y in (words, plain)))
+
+
+def kernel_calls(function, shapes, platform="cuda"):
+    """How many copies are the kernel's, in a program that is lowered on any machine; shapes: of index, back, x."""
+    operands = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
+    program = jax.export.export(jax.jit(function), platforms=[platform], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
+        *operands
+    )
+    return program.mlir_module().count("custom_call @vbgemm_rows_by_index_v1")
+
+
+def many_copies(columns=1024, terms=1, dtype="bfloat16", times=8, rows=4096):
+    return ((rows * times, terms), "int32"), ((rows, times), "int32"), ((rows, columns), dtype)
+
+
+def copied(index, back, x):
+    return select_rows.select_rows(x, index, back)
+
+
+@pytest.mark.parametrize("platform", backends.GPU_PLATFORMS)
+def test_many_rows_are_copied_by_a_kernel(platform):
+    assert kernel_calls(copied, many_copies(), platform) == 1
+    batch = [((2, *shape), dtype) for shape, dtype in many_copies()]
+    assert kernel_calls(jax.vmap(copied), batch, platform) == 1
+    # The transpose is a sum, which XLA computes.
+    gradient = jax.grad(lambda x, index, back: copied(index, back, x).astype("float32").sum())
+    assert kernel_calls(lambda index, back, x: gradient(x, index, back), many_copies(), platform) == 0
+
+
+def test_other_rows_are_copied_by_xla():
+    fewer = many_copies(rows=select_rows.LEAST_BYTES // (2 * 1024 * 8) - 1)
+    once = many_copies(times=1, rows=32768)
+    for shapes in (fewer, once, many_copies(columns=1023), many_copies(terms=2), many_copies(dtype="complex64")):
+        assert kernel_calls(copied, shapes) == 0
+    assert kernel_calls(copied, many_copies(), "cpu") == 0
+
+
+@pytest.mark.multidevice(2)
+def test_copies_on_several_devices():
+    """Under plain jit XLA copies rows on the shards; inside shard_map each device calls the kernel."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("x")
+    sharded = jax.jit(copied, in_shardings=jax.sharding.NamedSharding(mesh, spec))
+    assert kernel_calls(sharded, many_copies()) == 0
+    split = jax.shard_map(copied, mesh=mesh, in_specs=spec, out_specs=spec)
+    assert kernel_calls(split, many_copies(rows=8192)) == 1

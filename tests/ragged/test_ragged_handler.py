@@ -104,6 +104,7 @@ def test_calls_that_keep_the_rules_are_right():
         (CONTRACTION | {"halves": np.int64(2)}, "halves of k are not for this form"),
         (CONTRACTION | {"undefined_rest": np.bool_(True)}, "a contraction has no rows without weights"),
         ({"lhs_scale": jnp.ones((M, 1), jnp.float32)}, "lhs_scale is for 8-bit factors"),
+        ({"rhs_scale": jnp.ones((G, 1, 1), jnp.float32)}, "rhs_scale is for 8-bit factors and for narrower weights"),
         (
             CONTRACTION
             | {

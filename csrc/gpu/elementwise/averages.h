@@ -1,5 +1,6 @@
 // Two averages of many arrays of different sizes, and the sums of the squares of the second, in one pass: average = alpha x + beta y, and
-// ahead = gamma x + delta average. Each thread block takes a chunk of one array, and AddSquareSums adds up the chunks' sums.
+// ahead = gamma x + delta average. Where gamma is 0, x is not part of it: Inf or NaN in x reach it through the average alone. Each thread
+// block takes a chunk of one array, and AddSquareSums adds up the chunks' sums.
 #pragma once
 #include "gpu/elementwise/square_sums.h"
 
@@ -29,12 +30,14 @@ struct Averages {
     Squares::load(y, whole, count, b);
     const Sum* const scales = static_cast<const Sum*>(parameters.scales);
     const Sum alpha = scales[0], beta = scales[1], gamma = scales[2], delta = scales[3];
+    const bool adds_x = gamma != 0;
 #pragma unroll
     for (int i = 0; i < kVectorsTogether; ++i) {
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
         narrow(multiply_add(alpha, widen(a[i].element[e]), beta * widen(b[i].element[e])), b[i].element[e]);
-        narrow(multiply_add(gamma, widen(a[i].element[e]), delta * widen(b[i].element[e])), a[i].element[e]);
+        const Sum added = adds_x ? widen(a[i].element[e]) : Sum{0};
+        narrow(multiply_add(gamma, added, delta * widen(b[i].element[e])), a[i].element[e]);
       }
     }
     store(average, whole, count, b);

@@ -33,6 +33,9 @@ NB_MODULE(_cuda, m) {
       "The XLA FFI handler of averages and the sums of their squares.");
   m.def("quantize_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_quantize)); }, "The XLA FFI handler that quantizes.");
   m.def(
+      "rows_by_index_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_rows_by_index)); },
+      "The XLA FFI handler that copies rows by index.");
+  m.def(
       "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_ragged)); },
       "The XLA FFI handler of ragged products (rows in groups of runtime sizes).");
 }

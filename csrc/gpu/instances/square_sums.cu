@@ -26,23 +26,20 @@ VBGEMM_DEFINE_KERNEL(averages_float16, AverageParameters, Averages<vbgemm::Float
 namespace vbgemm {
 namespace {
 
-const void* find_square_sums(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return reinterpret_cast<const void*>(vbgemm_square_sums_float32);
-    case DType::f64: return reinterpret_cast<const void*>(vbgemm_square_sums_float64);
-    case DType::bf16: return reinterpret_cast<const void*>(vbgemm_square_sums_bfloat16);
-    case DType::f16: return reinterpret_cast<const void*>(vbgemm_square_sums_float16);
-    default: return nullptr;
-  }
-}
+// The kernels of one element type that write a partial sum for each chunk.
+struct Kernels {
+  const void *square_sums, *averages;
+};
+#define VBGEMM_KERNELS(name) \
+  {reinterpret_cast<const void*>(vbgemm_square_sums_##name), reinterpret_cast<const void*>(vbgemm_averages_##name)}
 
-const void* find_averages(DType dtype) {
+Kernels kernels_of(DType dtype) {
   switch (dtype) {
-    case DType::f32: return reinterpret_cast<const void*>(vbgemm_averages_float32);
-    case DType::f64: return reinterpret_cast<const void*>(vbgemm_averages_float64);
-    case DType::bf16: return reinterpret_cast<const void*>(vbgemm_averages_bfloat16);
-    case DType::f16: return reinterpret_cast<const void*>(vbgemm_averages_float16);
-    default: return nullptr;
+    case DType::f32: return VBGEMM_KERNELS(float32);
+    case DType::f64: return VBGEMM_KERNELS(float64);
+    case DType::bf16: return VBGEMM_KERNELS(bfloat16);
+    case DType::f16: return VBGEMM_KERNELS(float16);
+    default: return {};
   }
 }
 
@@ -85,15 +82,15 @@ int64_t num_partials(const AveragesCall& call) { return chunks_of_all(call.membe
 
 Error square_sums(const SquareSumsCall& call, Stream stream) {
   SquareSumParameters parameters;
-  return sum_squares(find_square_sums(call.dtype), call.dtype, call.arrays, call.num_arrays, parameters, parameters.arrays, call.sums,
+  return sum_squares(kernels_of(call.dtype).square_sums, call.dtype, call.arrays, call.num_arrays, parameters, parameters.arrays, call.sums,
                      call.partials, stream);
 }
 
 Error averages(const AveragesCall& call, Stream stream) {
   AverageParameters parameters;
   parameters.scales = call.scales;
-  return sum_squares(find_averages(call.dtype), call.dtype, call.members, call.num_members, parameters, parameters.averages, call.sums,
-                     call.partials, stream);
+  return sum_squares(kernels_of(call.dtype).averages, call.dtype, call.members, call.num_members, parameters, parameters.averages,
+                     call.sums, call.partials, stream);
 }
 
 }  // namespace vbgemm

@@ -116,7 +116,8 @@ __device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half
           }
         }
       }
-      scales.advance(k < depth);
+      scales.load_next(k < depth);
+      scales.advance();
     }
   }
 }

@@ -16,31 +16,46 @@ constexpr int kScaledRows = 2;
 __device__ inline float scale_of(const StageScales& scales, int row, int half) { return scales[row] * scales[kScaledRows + half]; }
 
 // As multiply_stages, but always multiplies whole stages, which are zero behind the last step of K. The columns are multiplied 128 at a
-// time, because there are registers for one stage's sums of only half of the columns beside the tile's sums. While one consumer warpgroup
-// adds, the other one's products run. A stage's sums of int8 are less than 2^22, so that they are exact in float32 too.
+// time, because there are registers for one stage's sums of only half of the columns beside the tile's sums. A stage's sums of int8 are
+// less than 2^22, so that they are exact in float32 too.
 template <class Cut, class Shared, class Overlapped, class Release>
 __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
                                               float (&sums)[Cut::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
                                               const Release& release) {
-  static_assert(Cut::kDepth == kScaledDepth);
-  constexpr int kPart = 16, kParts = Cut::kBlocks / kPart;  // blocks of 8 columns in a part
-  for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
+  static_assert(Cut::kDepth == kScaledDepth && Cut::kStages > 1);  // the next stage is awaited before this one is released
+  constexpr int kPart = 16, kParts = Cut::kBlocks / kPart;         // blocks of 8 columns in a part
+  MatrixDescriptor a{}, b{};
+  const auto await_stage = [&]() __attribute__((always_inline)) {
     mbarrier_wait(shared.full[stages.index], stages.parity);
-    const unsigned char* const stage = shared.stage[shfl(stages.index, 0)];
-    const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+    const unsigned char* const stage = shared.stage[stages.index];
+    a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+    b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+  };
+  await_stage();
+  for (int k = 0; k < depth; k += Cut::kDepth) {
+    const int stage = stages.index;
+    const bool more = k + Cut::kDepth < depth;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      const MatrixDescriptor b = matrix_descriptor(stage + (Cut::kBoxesA + 2 * part) * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
       std::conditional_t<Cut::kKind == Kind::s8, int, float> products[kPart][4];
       wgmma_fence();
 #pragma unroll
       for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
-        wgmma_8bit<Cut::kKind>(moved(a, chunk * 32), moved(b, chunk * 32), products, chunk > 0);
+        const MatrixDescriptor of_part = moved(b, 2 * part * Cut::kBoxBytes + chunk * 32);
+        wgmma_8bit<Cut::kKind>(moved(a, chunk * 32), of_part, products, chunk > 0);
       }
       wgmma_commit_group();
-      if (part == 0) overlapped();
+      // What the next stage needs is found while products run.
+      if (part == 0) {
+        overlapped();
+        scales.load_next(more);
+      }
+      if (part == kParts - 1) {
+        stages.advance();
+        if (more) await_stage();
+      }
       wgmma_wait_group<0>();
-      if (part == kParts - 1) release(stages.index);
+      if (part == kParts - 1) release(stage);
       // Of the part's first and second 64 columns, which in a narrow gated tile are of both halves.
       constexpr int kHalf = kPart / 2;
       const int ahead = kParts == 1 ? 0 : part, behind = kParts == 1 ? 1 : part;
@@ -56,7 +71,7 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
         }
       }
     }
-    scales.advance(k + Cut::kDepth < depth);
+    scales.advance();
   }
 }
 

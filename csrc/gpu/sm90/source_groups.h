@@ -170,7 +170,7 @@ class GroupSource {
       const int matrix = Cut::kContraction ? 0 : tile.matrix;
       at[kScaledRows + i] = p.rhs_scale + (int64_t{matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks + first;
     }
-    const int of_row = p.lhs_scale && k_blocks > 1, of_col = has_block_scales && p.rhs_k_blocks > 1;
+    const bool of_row = p.lhs_scale && k_blocks > 1, of_col = has_block_scales && p.rhs_k_blocks > 1;
     return StageScales(at, {of_row, of_row, of_col, of_col});
   }
 
@@ -200,8 +200,8 @@ class GroupSource {
       const int block = p.has_column_scales() ? of_product : min(of_product / kScaledColumns, p.rhs_column_blocks - 1);
       column[i] = p.rhs_scale + (int64_t{tile.matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks;
     }
-    const int step = p.rhs_scale && p.rhs_k_blocks > 1;
-    return StageScales(column, {step, step, step, step});
+    const bool varies = p.rhs_scale && p.rhs_k_blocks > 1;
+    return StageScales(column, {varies, varies, varies, varies});
   }
 
   template <class Multiply>

@@ -8,33 +8,33 @@ class StageScales {
  public:
   static constexpr int kCount = 4;
 
-  // Where the scales of the first stage are, and the distances to those of the next one; 0 where all stages have the same. Null: 1.
-  __device__ StageScales(const float* const (&first)[kCount], const int (&steps)[kCount]) {
+  // Where the scales of the first stage are, and whether the next stage's lie behind them; otherwise all stages have the same. Null: 1.
+  __device__ StageScales(const float* const (&first)[kCount], const bool (&vary)[kCount]) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) at_[i] = first[i], step_[i] = steps[i], vary_ |= steps[i] != 0;
-    load();
+    for (int i = 0; i < kCount; ++i) {
+      at_[i] = first[i], vary_[i] = vary[i];
+      scale_[i] = next_[i] = first[i] ? *first[i] : 1;
+    }
   }
 
-  // Starts to load the scales of the next stage, if there is one. Nothing waits for them before that stage's products have ended; a copy of
-  // them here would.
-  __device__ void advance(bool more) {
-    if (!more || !vary_) return;
+  // Starts to load the scales of the next stage, if there is one. They are apart from this stage's, because the compiler multiplies scales
+  // before it starts the products that they belong to, which would then wait for the load.
+  __device__ void load_next(bool more) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) at_[i] += step_[i];
-    load();
+    for (int i = 0; i < kCount; ++i) {
+      if (more && vary_[i]) next_[i] = *++at_[i];
+    }
+  }
+  __device__ void advance() {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) scale_[i] = next_[i];
   }
   __device__ float operator[](int i) const { return scale_[i]; }
 
  private:
-  __device__ void load() {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) scale_[i] = at_[i] ? *at_[i] : 1;
-  }
-
   const float* at_[kCount];
-  int step_[kCount];
-  bool vary_ = false;
-  float scale_[kCount];
+  bool vary_[kCount];
+  float scale_[kCount], next_[kCount];
 };
 
 }  // namespace vbgemm

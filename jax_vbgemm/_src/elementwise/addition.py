@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from jax_vbgemm._src.epilogue import scaled
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.util import compat
-from jax_vbgemm._src.util.distinct import distinct
 
 Known = tuple[float, ...]
 """One number for each member, known at trace time. For traced numbers a parameter is None, and an operand holds
@@ -69,12 +67,9 @@ def add_scaled(
         traced = [scale.astype(accumulator(of_operands)) for scale in scales if not isinstance(scale, tuple)]
         known = [scale if isinstance(scale, tuple) else None for scale in scales]
         summands = [*(xs[i] for i in members), *(ys[i] for i in members)]
-        _, arrays = distinct(summands)
-        uses = Counter(arrays)
-        # An array that the call reads more than once must not be overwritten.
         of_sums = jnp.dtype(of_operands if dtype is None else dtype)
         reused = in_place and of_sums == of_operands
-        once = tuple(reused and uses[array] == 1 for array in arrays[len(members) :])
+        once = array_kernels.read_once(summands)[len(members) :] if reused else (False,) * len(members)
         sums = add_scaled_p.bind(*traced, *summands, alpha=known[0], beta=known[1], in_place=once, dtype=of_sums)
         for index, total in zip(members, sums, strict=True):
             results[index] = total

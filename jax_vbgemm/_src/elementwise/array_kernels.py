@@ -6,6 +6,7 @@ several devices and in derivatives, the operation is the jnp expression, which a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.distinct import distinct
 
 KERNEL_DTYPES = ("float32", "float64", "bfloat16", "float16")
 
@@ -36,6 +38,14 @@ def define(primitive: Any, xla_form: Form, kernel_form: Form, checks_nans: bool 
     mlir.register_lowering(primitive, mlir.lower_fun(xla_form, multiple_results=True))
     for platform in backends.GPU_PLATFORMS:
         mlir.register_lowering(primitive, partial(lower, platform, xla_form, kernel_form), platform=platform)
+
+
+def read_once(operands: Sequence[Any]) -> tuple[bool, ...]:
+    """For each operand whether a call has it only once: the call must not overwrite an array that it reads again. To be
+    asked where the primitive is bound, since a lowering has a value of its own for each operand."""
+    _, places = distinct(operands)
+    uses = Counter(places)
+    return tuple(uses[place] == 1 for place in places)
 
 
 def form_of(form: Form, given: Sequence[Any], free: Sequence[bool], params: Any) -> Form:

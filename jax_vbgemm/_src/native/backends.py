@@ -24,15 +24,16 @@ ADD_TARGET_NAME = "vbgemm_add_v2"  # on GPUs only; on the CPU XLA's own loops ar
 SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # on GPUs only
 AVERAGES_TARGET_NAME = "vbgemm_averages_v1"  # on GPUs only
 QUANTIZE_TARGET_NAME = "vbgemm_quantize_v2"  # on GPUs only
+ROWS_BY_INDEX_TARGET_NAME = "vbgemm_rows_by_index_v1"  # on GPUs only
 RAGGED_TARGET_NAME = "vbgemm_ragged_v6"  # on RAGGED_PLATFORMS
-GPU_PLATFORMS = ("cuda", "rocm")
+GPU_PLATFORMS: tuple[str, ...] = ("cuda", "rocm")
 RAGGED_PLATFORMS = ("cpu", "cuda", "rocm")
 
 DISABLE_JAX_EXPORT_CHECKS = [
     jax.export.DisabledSafetyCheck.custom_call(name)
     for name in (
         TARGET_NAME, ADD_TARGET_NAME, SQUARE_SUMS_TARGET_NAME, AVERAGES_TARGET_NAME, QUANTIZE_TARGET_NAME,
-        RAGGED_TARGET_NAME,
+        ROWS_BY_INDEX_TARGET_NAME, RAGGED_TARGET_NAME,
     )
 ]  # fmt: skip
 """Pass this as `disabled_checks` to jax.export.export, which otherwise refuses custom calls that it doesn't know."""
@@ -87,6 +88,8 @@ def _load(name: str, ffi_platform: str, default_device: str, load: Callable[[], 
             jax.ffi.register_ffi_target(SQUARE_SUMS_TARGET_NAME, handler, platform=ffi_platform)
             jax.ffi.register_ffi_target(AVERAGES_TARGET_NAME, module.averages_handler(), platform=ffi_platform)
             jax.ffi.register_ffi_target(QUANTIZE_TARGET_NAME, module.quantize_handler(), platform=ffi_platform)
+            handler = module.rows_by_index_handler()
+            jax.ffi.register_ffi_target(ROWS_BY_INDEX_TARGET_NAME, handler, platform=ffi_platform)
     except ImportError as error:
         absent = f"{hint} ({error})"
     return Backend(name, ffi_platform, default_device, module, absent)

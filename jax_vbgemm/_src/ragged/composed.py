@@ -12,7 +12,7 @@ from jax_vbgemm._src.epilogue import Epilogue, activated
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.primitive import SCALED, Ragged, bind
 from jax_vbgemm._src.ragged.reference import finish, mapped, rows_with_weights
-from jax_vbgemm._src.ragged.select_rows import select_rows
+from jax_vbgemm._src.ragged.select_rows import known_selection, select_rows
 from jax_vbgemm._src.scaled.scaled import spread
 
 Product = Callable[[Sequence[jax.Array], Ragged], jax.Array]
@@ -53,13 +53,13 @@ def selected_rows(
 def _selected_rows(
     lhs: jax.Array, gather: jax.Array, slots: jax.Array | None = None, known: jax.Array | None = None
 ) -> jax.Array:
-    if known is not None:
-        if slots is not None:
-            slots = jnp.where(known.at[slots].get(mode="clip"), slots, gather.shape[0])
-        gather = jnp.where(known, gather, lhs.shape[0])
-    if slots is not None:
-        return select_rows(lhs, gather[:, None], slots, fills=known is not None)
-    return lhs.at[gather].get(mode="clip" if known is None else "fill", fill_value=0)
+    if slots is None:
+        if known is None:
+            return lhs.at[gather].get(mode="clip")
+        return lhs.at[jnp.where(known, gather, lhs.shape[0])].get(mode="fill", fill_value=0)
+    if known is None:
+        return select_rows(lhs, gather[:, None], slots)
+    return select_rows(lhs, *known_selection(gather, slots, known, lhs.shape[0]), fills=True)
 
 
 def accumulated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
