@@ -14,6 +14,7 @@ other programs (`whole_programs_real.py`) need one each, and are skipped with th
   heads       stand-in: many heads, networks of different width on the features of one layer
   types       stand-in: a network for each chemical element, all of one shape, on atoms in any order
   nequix      nequix: forces of a crystal, and a training step on forces
+  mace        mace-jax (from its repository): the same
   fennol      FeNNol: an energy of species-indexed networks, and its forces
   qwen3       tunix: the mixture-of-experts layer of Qwen3 without a mesh
   peps        quimb and symmray: the norm of a fermionic PEPS
@@ -332,7 +333,7 @@ def _energy_of_network(weights: Any, x: Any) -> jax.Array:
 PROGRAMS: dict[str, Callable[[str], list[Case]]] = {
     each.__name__: each for each in (messages, species, blocks, experts, lora, mlp, ensemble, heads, types)
 }
-REAL = ("nequix", "fennol", "qwen3", "peps")
+REAL = ("nequix", "mace", "fennol", "qwen3", "peps")
 
 
 def cases_of(program: str, size: str) -> list[Case]:
