@@ -177,6 +177,8 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple
 ad.primitive_jvps[channelwise_p] = _jvp
 ad.primitive_transposes[channelwise_p] = _transpose
 batching.primitive_batchers[channelwise_p] = _batch
+
+
 def _on_gpu(*operands: jax.Array, **params: Any) -> jax.Array:
     # Otherwise XLA gathers the rows of x, and those of cotangents, anew in the kernel of each path: forces of nequix
     # took 8.1 ms in place of 7.2 on an H200.
