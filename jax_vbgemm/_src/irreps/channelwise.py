@@ -177,6 +177,7 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple
 ad.primitive_jvps[channelwise_p] = _jvp
 ad.primitive_transposes[channelwise_p] = _transpose
 batching.primitive_batchers[channelwise_p] = _batch
+compat.register_nan_check(channelwise_p)
 
 
 def _on_gpu(*operands: jax.Array, **params: Any) -> jax.Array:
