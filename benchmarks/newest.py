@@ -122,7 +122,8 @@ def networks() -> list[str]:
 
 def programs() -> list[str]:
     titles = {
-        "nequix": "nequix, 16,384 edges", "fennol": "FeNNol, networks by element", "qwen3": "tunix, Qwen3's experts",
+        "nequix": "nequix, 16,384 edges", "mace": "mace-jax, 16,384 edges",
+        "fennol": "FeNNol, networks by element", "qwen3": "tunix, Qwen3's experts",
         "peps": "quimb and symmray, PEPS", "experts": "stand-in: loop over experts", "lora": "stand-in: adapters",
         "species": "stand-in: networks by element", "blocks": "stand-in: matrix product state",
         "messages": "stand-in: messages of an equivariant network", "mlp": "stand-in: dense layers",
@@ -132,17 +133,20 @@ def programs() -> list[str]:
     for row in rows_of("h200_whole_programs.csv"):
         found.setdefault((row["program"], row["step"]), {})[row["variant"]] = row
 
-    def cell(row: dict[str, str] | None, name: str = "") -> str:
-        return "-" if row is None else f"{name}{float(row['after_us']):.0f} ({float(row['ratio']):.2f})"
+    def cell(row: dict[str, str], name: str, before: str) -> str:
+        of = "" if row["before_us"] == before else f", of {float(row['before_us']):.0f}"  # measured another day
+        return f"{name}{float(row['after_us']):.0f} ({float(row['ratio']):.2f}{of})"
 
     lines = []
     for (program, step), variants in sorted(found.items(), key=lambda item: list(titles).index(item[0][0])):
-        special = next((name for name in variants if name != "group"), None)
-        rows = [variants["group"]] + ([variants[special]] if special else [])
+        rows = list(variants.values())
+        before = rows[0]["before_us"]
         compiled = [float(rows[0]["before_compile_s"]), *(float(row["after_compile_s"]) for row in rows)]
+        special = ", ".join(cell(row, f"`{name}` ", before) for name, row in variants.items() if name != "group")
+        group = cell(variants["group"], "", before) if "group" in variants else ""
         lines.append((
-            f"{titles[program]}, {step}", f"{float(rows[0]['before_us']):.0f}", cell(variants["group"]),
-            cell(variants[special], f"`{special}` ") if special else "-", ", ".join(f"{s:.1f}" for s in compiled),
+            f"{titles[program]}, {step}", f"{float(before):.0f}", group or "-", special or "-",
+            ", ".join(f"{s:.1f}" for s in compiled),
         ))  # fmt: skip
     return table(("program", "before", "`group`", "by the function for it", "compilation (s)"), lines)
 

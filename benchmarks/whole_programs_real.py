@@ -18,7 +18,7 @@ import numpy as np
 from whole_programs import Case, of_size, with_gradient
 
 import jax_vbgemm as vb
-from jax_vbgemm import blocksparse
+from jax_vbgemm import blocksparse, irreps
 
 
 def without_init(package: str) -> None:
@@ -35,16 +35,20 @@ def nequix(size: str) -> list[Case]:
     """Forces of random atoms, and the gradient of a loss of forces by all weights."""
     sys.modules.setdefault("wandb", types.ModuleType("wandb"))
     without_init("nequix")
+    import e3nn_jax as e3nn
     import equinox
-    from nequix.model import Nequix
+    from nequix.model import Nequix, NequixConvolution
 
-    atoms, neighbours, irreps, layers, degree = of_size(
+    from jax_vbgemm.irreps.e3nn import tensor_product
+    from jax_vbgemm.irreps.equinox import Linear
+
+    atoms, neighbours, hidden, layers, degree = of_size(
         size,
         (16, 8, "8x0e+4x1o", 2, 1),
         (64, 16, "32x0e+16x1o+8x2e", 3, 2),
         (512, 32, "128x0e+64x1o+32x2e+32x3o", 4, 3),
     )
-    model = Nequix(jax.random.key(0), 8, lmax=degree, hidden_irreps=irreps, n_layers=layers, layer_norm=True)
+    model = Nequix(jax.random.key(0), 8, lmax=degree, hidden_irreps=hidden, n_layers=layers, layer_norm=True)
     rng = np.random.default_rng(0)
     positions = jnp.asarray(rng.standard_normal((atoms, 3)) * 2, jnp.float32)
     species = jnp.asarray(rng.integers(0, 8, atoms))
@@ -62,8 +66,24 @@ def nequix(size: str) -> list[Case]:
     def training(weights: Any, positions: Any) -> Any:
         return jax.grad(lambda weights: jnp.sum(forces(weights, positions) ** 2))(weights)
 
+    def convolution(self: Any, features: Any, species: Any, sh: Any, basis: Any, senders: Any, receivers: Any) -> Any:
+        """NequixConvolution's, in which one function multiplies by the radial weights too."""
+        messages, radial = self.linear_1(features)[senders], jax.vmap(self.radial_mlp)(basis)
+        messages = tensor_product(messages, sh, radial, filter_ir_out=self.tp_irreps)
+        messages = e3nn.scatter_sum(messages, dst=receivers, output_size=features.shape[0])
+        messages = messages / jnp.sqrt(jax.lax.stop_gradient(self.avg_n_neighbors))
+        features = self.linear_2(messages) + self.skip(species, features)
+        gates = {"even_act": jax.nn.silu, "odd_act": jax.nn.tanh, "even_gate_act": jax.nn.silu}
+        return e3nn.gate(self.layer_norm(features), **gates)
+
+    def variants(function: Any) -> dict[str, Any]:
+        product = replaced(function, NequixConvolution, "__call__", convolution)
+        both = replaced(product, e3nn.equinox.Linear, "__call__", Linear.__call__)
+        e3nn.equinox.Linear.instructions = None  # an attribute of ours
+        return {"tensor_product": product, "irreps": both}
+
     args = weights, positions
-    return [Case("forces", forces, args, {}), Case("training", training, args, {})]
+    return [Case("forces", forces, args, variants(forces)), Case("training", training, args, variants(training))]
 
 
 def fennol(size: str) -> list[Case]:
@@ -216,6 +236,89 @@ def peps(size: str) -> list[Case]:
 
     shapes = of_size(size, [(2, 2, 2)], [(2, 2, 4), (2, 2, 8)], [(2, 2, 6), (2, 3, 18)])
     return [each for shape in shapes for each in case(*shape)]
+
+
+def mace(size: str) -> list[Case]:
+    """mace-jax, with the settings of MACE-MP-0 (medium) at size gpu: forces and a training step as of nequix."""
+    for package in ("mace_jax", "mace_jax.tools", "mace_jax.modules"):
+        without_init(package)
+    if importlib.util.find_spec("ase") is None:  # of which it takes the radii of another cutoff's
+        sys.modules["ase"] = types.ModuleType("ase")
+    from e3nn_jax import Irreps
+    from flax import nnx
+    from mace_jax.adapters.cuequivariance.linear import Linear
+    from mace_jax.adapters.cuequivariance.tensor_product import TensorProduct
+    from mace_jax.modules import blocks, models
+    from mace_jax.modules.wrapper_ops import CuEquivarianceConfig
+
+    atoms, neighbours, hidden, degree, correlation, width = of_size(
+        size,
+        (8, 4, "4x0e+4x1o", 1, 2, 8),
+        (64, 16, "32x0e+32x1o", 2, 2, 32),
+        (512, 32, "128x0e+128x1o", 3, 3, 64),
+    )
+    elements = 8
+    block = blocks.RealAgnosticResidualInteractionBlock
+    model = models.MACE(
+        r_max=5.0,
+        num_bessel=8,
+        num_polynomial_cutoff=5,
+        max_ell=degree,
+        interaction_cls=block,
+        interaction_cls_first=block,
+        num_interactions=2,
+        num_elements=elements,
+        hidden_irreps=Irreps(hidden),
+        MLP_irreps=Irreps("16x0e"),
+        atomic_energies=np.zeros(elements),
+        atomic_numbers=tuple(range(1, elements + 1)),
+        avg_num_neighbors=float(neighbours),
+        correlation=correlation,
+        gate=jax.nn.silu,
+        radial_MLP=[width] * 3,
+        cueq_config=CuEquivarianceConfig(group="O3"),  # its default group takes coefficients from e3nn and torch
+        rngs=nnx.Rngs(0),
+    )
+    rng = np.random.default_rng(0)
+    positions = jnp.asarray(rng.standard_normal((atoms, 3)) * 2, jnp.float32)
+    graph = {
+        "node_attrs": jax.nn.one_hot(rng.integers(0, elements, atoms), elements),
+        "edge_index": jnp.asarray(
+            [np.repeat(np.arange(atoms), neighbours), rng.integers(0, atoms, atoms * neighbours)]
+        ),
+        "shifts": jnp.full((atoms * neighbours, 3), 1e-3),
+        "cell": jnp.zeros((1, 3, 3)),
+        "batch": jnp.zeros(atoms, jnp.int32),
+        "ptr": jnp.asarray([0, atoms]),
+    }
+    split, weights, rest = nnx.split(model, nnx.Param, ...)
+
+    def energy(weights: Any, positions: Any) -> jax.Array:
+        found = nnx.merge(split, weights, rest)._energy_fn({**graph, "positions": positions})
+        return jnp.sum(found["energy"])
+
+    def forces(weights: Any, positions: Any) -> jax.Array:
+        return -jax.grad(energy, 1)(weights, positions)
+
+    def training(weights: Any, positions: Any) -> Any:
+        return jax.grad(lambda weights: jnp.sum(forces(weights, positions) ** 2))(weights)
+
+    def linear(self: Any, x: Any, weights: Any = None) -> Any:
+        return irreps.LinearMap(self.irreps_in_o3, self.irreps_out_o3)(self.weight[...][0], x)
+
+    def product(self: Any, x: Any, y: Any, weights: Any, *, dtype: Any) -> Any:
+        """The layer's tensor product, with the paths and coefficients of its descriptor."""
+        ((_, descriptor),) = self.descriptor.polynomial.operations
+        paths = sorted(descriptor.paths, key=lambda path: path.indices[3])
+        given = [(path.indices[1], path.indices[2], path.coefficients) for path in paths]
+        return irreps.TensorProduct(self.irreps_in1_o3, self.irreps_in2_o3, given)(x, y, weights)
+
+    def variants(function: Any) -> dict[str, Any]:
+        products = replaced(function, TensorProduct, "_channelwise_apply", product)
+        return {"tensor_product": products, "irreps": replaced(products, Linear, "__call__", linear)}
+
+    args = weights, positions
+    return [Case("forces", forces, args, variants(forces)), Case("training", training, args, variants(training))]
 
 
 def replaced(function: Callable[..., Any], owner: Any, name: str, method: Any) -> Callable[..., Any]:

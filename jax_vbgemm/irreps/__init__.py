@@ -1,10 +1,12 @@
-"""Equivariant linear maps between irreps, as one operation each: the linear layers of e3nn-jax and cuequivariance-jax.
+"""Equivariant maps as one operation each: the linear layers and channelwise tensor products of e3nn-jax and
+cuequivariance-jax.
 
-`LinearMap` needs neither of them. Layers with their parameters are in `jax_vbgemm.irreps.flax`,
+`LinearMap` and `TensorProduct` need neither of them. Layers with their parameters are in `jax_vbgemm.irreps.flax`,
 `jax_vbgemm.irreps.haiku` and `jax_vbgemm.irreps.equinox` (e3nn-jax), and in `jax_vbgemm.irreps.nnx`
-(cuequivariance-jax), to be imported by name.
+(cuequivariance-jax), and e3nn-jax's tensor product is in `jax_vbgemm.irreps.e3nn`, to be imported by name.
 """
 
 from jax_vbgemm._src.irreps.linear_map import LinearMap
+from jax_vbgemm._src.irreps.tensor_product import TensorProduct
 
-__all__ = ["LinearMap"]
+__all__ = ["LinearMap", "TensorProduct"]

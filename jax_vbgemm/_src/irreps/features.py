@@ -44,6 +44,25 @@ class Features(NamedTuple):
             for index, (x, first) in enumerate(zip(self.irreps, firsts, strict=True))
         ]
 
+    def chunks(self) -> list[jax.Array]:
+        """An array (rows, mul, c), or (rows, c, mul) where the layout is "ir_mul", for each irrep."""
+        firsts = [0] * len(self.irreps) if self.is_list else starts(self.irreps)
+        rows = math.prod(self.leading)
+        return [
+            self.arrays[index if self.is_list else 0][:, first : first + x.dim].reshape(
+                rows, *core_shape(x, self.layout)
+            )
+            for index, (x, first) in enumerate(zip(self.irreps, firsts, strict=True))
+        ]
+
+    def of_chunks(self, chunks: Sequence[jax.Array]) -> Features:
+        """Features like these with the values of `chunks`."""
+        rows = math.prod(self.leading)
+        parts = [chunk.reshape(rows, x.dim) for x, chunk in zip(self.irreps, chunks, strict=True)]
+        if self.is_list or not parts:
+            return self._replace(arrays=parts if self.is_list else self.arrays)
+        return self._replace(arrays=[jnp.concatenate(parts, axis=1)])
+
     def value(self) -> Any:
         """The features in the user's form: one array, or a list of arrays."""
         if not self.is_list:

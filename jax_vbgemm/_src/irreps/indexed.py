@@ -70,14 +70,13 @@ def indexed_products(
             of_path = ragged_dot(matrices[path.i_in], weight * weight.dtype.type(path.scale), sizes, **options)
         sums[path.i_out] = of_path if sums[path.i_out] is None else sums[path.i_out] + of_path
     rows = math.prod(x.leading)
-    parts = []
+    chunks = []
     for of, total in zip(y.irreps, sums, strict=True):
         if total is None:
             total = jnp.zeros((rows * of.irrep_dim, of.mul), y.arrays[0].dtype)
         total = total.reshape(rows, of.irrep_dim, of.mul)
-        total = total.swapaxes(1, 2) if y.layout == "mul_ir" else total
-        parts.append(total.reshape(rows, of.dim))
-    y = y._replace(arrays=parts if y.is_list else [jnp.concatenate(parts, axis=1) if parts else y.arrays[0]])
+        chunks.append(total.swapaxes(1, 2) if y.layout == "mul_ir" else total)
+    y = y.of_chunks(chunks)
     if order is None:
         return y
     back = jnp.argsort(order)

@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_vbgemm._src.irreps.choice import left_to_xla
+from jax_vbgemm._src.irreps.dots import dots
 from jax_vbgemm._src.irreps.features import PATTERNS, Features, features_of
 from jax_vbgemm._src.irreps.indexed import chosen, indexed_products
 from jax_vbgemm._src.irreps.irreps import Irreps, dim, parsed, shown
@@ -147,6 +149,8 @@ class LinearMap:
         options = {"precision": precision, "implementation": implementation}
         if groups is None:
             results = features.zeros(self.irreps_out, dtype)
+            if left_to_xla(features, self.paths, dtype, planner=planner, **options):
+                return dots(features, results, self.paths, arrays, precision).value()
             return self._sums(features, results, arrays, planner=planner, **options).value()
         choice, leading = chosen(NAME, indices, counts, groups, features.leading)
         features = features.broadcast(leading)

@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.matmul.layout import Shape
+from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.ragged.indices import clamp
+from jax_vbgemm._src.util import compat
 from jax_vbgemm._src.util.arguments import as_array
 from jax_vbgemm._src.util.integers import saturated
 
@@ -53,7 +55,24 @@ def sorted_by_id(where: str, argument: str, ids: Any, rows: Shape, count: int) -
         jnp.broadcast_to(array.reshape(*array.shape, *[1] * (len(rows) - array.ndim)), rows).reshape(-1)
         for array in (ids, present)
     )
+    if compat.is_static(ids.shape) and ids.size * count <= _COUNTED and backends.traced_target().platform != "cpu":
+        return _counted(ids, present, count)
     return sorted_with_rest(ids, present, count)
+
+
+_COUNTED = 2**16
+"""On a GPU, up to so many rows times groups are sorted by counting. XLA's sort is a library's, of six kernels, which
+ends a command buffer: with 6000 rows of 7 types, networks by type took 416 us and 391 by counting (H200)."""
+
+
+def _counted(group: jax.Array, present: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """`sorted_with_rest` for few items: the place of an item is the number of items before it in the order."""
+    is_in = jnp.where(present, group.astype(jnp.int32), count)[:, None] == jnp.arange(count + 1, dtype=jnp.int32)[None]
+    before = jnp.cumsum(is_in, axis=0, dtype=jnp.int32)  # in its own group, with itself
+    sizes = before[-1] if before.shape[0] else jnp.zeros((count + 1,), jnp.int32)
+    first = jnp.cumsum(sizes, dtype=jnp.int32) - sizes
+    slots = jnp.sum(jnp.where(is_in, before - 1 + first[None], 0), axis=1, dtype=jnp.int32)
+    return sizes[:count], inverse_permutation(slots)
 
 
 def inverse_permutation(order: jax.Array) -> jax.Array:

@@ -1,0 +1,34 @@
+"""The map as dots of XLA, one for each path, which XLA fuses with what surrounds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from jax_vbgemm._src.irreps.features import Features
+from jax_vbgemm._src.irreps.paths import Path
+from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.matmul.view import dense
+
+_EQUATIONS = {"mul_ir": "rui,uv->rvi", "ir_mul": "riu,uv->riv"}
+_BIAS = {"mul_ir": (None, slice(None), None), "ir_mul": (None, None, slice(None))}
+
+
+def dots(x: Features, y: Features, paths: Sequence[Path], weights: Sequence[Any], precision: Any) -> Features:
+    """y, which is zeros, with its values replaced by the map of x; sums are rounded once."""
+    inputs, results = x.chunks(), y.chunks()
+    sums: dict[int, Any] = {}
+    for path, weight in zip(paths, weights, strict=True):
+        dtype = results[path.i_out].dtype
+        if path.i_in is None:
+            term = dense(weight)[_BIAS[y.layout]].astype(accumulator(dtype))
+        else:
+            equation, wide = _EQUATIONS[x.layout], accumulator(dtype)
+            factors = inputs[path.i_in], dense(weight)
+            term = path.scale * jnp.einsum(equation, *factors, precision=precision, preferred_element_type=wide)
+        sums[path.i_out] = sums[path.i_out] + term if path.i_out in sums else term
+    for index, total in sums.items():
+        results[index] = jnp.broadcast_to(total.astype(results[index].dtype), results[index].shape)
+    return y.of_chunks(results)
