@@ -71,6 +71,7 @@ def sparse() -> list[str]:
 
 def integers() -> list[str]:
     kinds = [("bfloat16", ""), *((kind, scales) for kind in ("int8", "float8_e4m3fn") for scales in ("rows", "blocks"))]
+    kinds.append(("float8_e4m3fn", "rows, fast sums"))
     of: dict[tuple[str, ...], dict[tuple[str, str], str]] = {}
     for row in rows_of("h200_ragged_w8a8.csv"):
         case = tuple(row[name] for name in ("rows", "groups", "k", "n"))

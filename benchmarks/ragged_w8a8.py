@@ -3,7 +3,8 @@
     python benchmarks/ragged_w8a8.py --csv ragged_w8a8.csv
 
 Random data, groups of equal size; medians of rounds. Scales of "rows": of rows of lhs and single columns of rhs; of
-"blocks": of 128 values of a row and of 128 x 128 weights. First compares products of int8 with those of integers.
+"blocks": of 128 values of a row and of 128 x 128 weights; "rows, fast sums": those of rows, with JAX's dot algorithm
+ANY_F8_ANY_F8_F32_FAST_ACCUM. First compares products of int8 with those of integers.
 """
 
 import statistics
@@ -26,6 +27,7 @@ CASES = [  # rows, groups, K, N
     (32768, 4, 7168, 4096), (32768, 8, 3072, 7168), (32768, 128, 2048, 1536), (32768, 128, 768, 2048),
     (131072, 64, 2048, 2048), (8192, 1, 8192, 8192),
 ]  # fmt: skip
+FAST = jax.lax.DotAlgorithmPreset.ANY_F8_ANY_F8_F32_FAST_ACCUM
 BLOCKS = {"rows": ((1, -1), (1, -1)), "blocks": ((1, 128), (128, 128))}
 
 
@@ -65,6 +67,7 @@ def measured(rows: int, groups: int, k: int, n: int) -> list[Row]:
     w = jax.random.normal(of_w, (groups, n, k), jnp.bfloat16) * k**-0.5
     sizes = jnp.full((groups,), rows // groups, jnp.int32)
     product = jax.jit(lambda x, w: vb.ragged_dot(x, w, sizes, transpose_rhs=True))
+    fast = jax.jit(lambda x, w: vb.ragged_dot(x, w, sizes, transpose_rhs=True, precision=FAST))
     factors: dict[tuple[str, str], tuple[Any, ...]] = {("bfloat16", ""): (x, w)}
     for kind in ("int8", "float8_e4m3fn"):
         for name, blocks in BLOCKS.items():
@@ -72,6 +75,8 @@ def measured(rows: int, groups: int, k: int, n: int) -> list[Row]:
                 vb.quantize(part, kind, block) for part, block in zip((x, w), blocks, strict=True)
             )
     peers = {name: lambda pair=pair: product(*pair) for name, pair in factors.items()}
+    in_rows = factors["float8_e4m3fn", "rows"]
+    peers["float8_e4m3fn", "rows, fast sums"] = lambda: fast(*in_rows)
     device = jax.devices()[0].device_kind
     return [
         Row(rows, groups, k, n, *name, round(2e-12 * rows * k * n / seconds), device, jax.__version__)
