@@ -71,13 +71,13 @@ def sparse() -> list[str]:
 
 def integers() -> list[str]:
     kinds = [("bfloat16", ""), *((kind, scales) for kind in ("int8", "float8_e4m3fn") for scales in ("rows", "blocks"))]
-    kinds.append(("float8_e4m3fn", "rows, fast sums"))
+    kinds.append(("float8_e4m3fn", "rows, fast accumulation"))
     of: dict[tuple[str, ...], dict[tuple[str, str], str]] = {}
     for row in rows_of("h200_ragged_w8a8.csv"):
         case = tuple(row[name] for name in ("rows", "groups", "k", "n"))
         of.setdefault(case, {})[row["factors"], row["scales"]] = row["tflops"]
     head = ["rows, groups, K, N", "bfloat16", *(f"{kind}, scales of {scales}" for kind, scales in kinds[1:])]
-    return table(head, [(", ".join(case), *(rates[kind] for kind in kinds)) for case, rates in of.items()])
+    return table(head, [(", ".join(case), *(rates.get(kind, NEVER) for kind in kinds)) for case, rates in of.items()])
 
 
 def chain() -> list[str]:

@@ -3,8 +3,8 @@
     python benchmarks/ragged_w8a8.py --csv ragged_w8a8.csv
 
 Random data, groups of equal size; medians of rounds. Scales of "rows": of rows of lhs and single columns of rhs; of
-"blocks": of 128 values of a row and of 128 x 128 weights; "rows, fast sums": those of rows, with JAX's dot algorithm
-ANY_F8_ANY_F8_F32_FAST_ACCUM. First compares products of int8 with those of integers.
+"blocks": of 128 values of a row and of 128 x 128 weights; "rows, fast accumulation": those of rows, with JAX's dot
+algorithm ANY_F8_ANY_F8_F32_FAST_ACCUM. First compares products of int8 with those of integers.
 """
 
 import statistics
@@ -76,7 +76,7 @@ def measured(rows: int, groups: int, k: int, n: int) -> list[Row]:
             )
     peers = {name: lambda pair=pair: product(*pair) for name, pair in factors.items()}
     in_rows = factors["float8_e4m3fn", "rows"]
-    peers["float8_e4m3fn", "rows, fast sums"] = lambda: fast(*in_rows)
+    peers["float8_e4m3fn", "rows, fast accumulation"] = lambda: fast(*in_rows)
     device = jax.devices()[0].device_kind
     return [
         Row(rows, groups, k, n, *name, round(2e-12 * rows * k * n / seconds), device, jax.__version__)

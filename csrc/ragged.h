@@ -118,9 +118,9 @@ struct RaggedCall {
   bool contraction, transpose_rhs, gated;
   RaggedHalves halves;
   Activation activation;
-  bool wide_sizes;      // group_sizes are int64
-  bool fast_sums;       // 8-bit floats may be summed over all of K with the some 14 bits of the tensor cores' own sums
-  bool undefined_rest;  // rows without weights are not written, of which there may be most; otherwise they are zeros
+  bool wide_sizes;         // group_sizes are int64
+  bool fast_accumulation;  // products of 8-bit floats may be summed over all of K by the tensor cores, with some 14 bits
+  bool undefined_rest;     // rows without weights are not written, of which there may be most; otherwise they are zeros
   int64_t m, k, n, groups, total_groups, lhs_rows;
   int64_t lhs_blocks, rhs_k_blocks, rhs_column_blocks;  // of the scales, if there are any
   int64_t batch[2];

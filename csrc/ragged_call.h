@@ -42,7 +42,7 @@ namespace vbgemm {
   ATTRIBUTE(int64_t, kind) SEPARATOR                                                      \
   ATTRIBUTE(bool, contraction) SEPARATOR ATTRIBUTE(bool, transpose_rhs) SEPARATOR         \
   ATTRIBUTE(int64_t, activation) SEPARATOR ATTRIBUTE(bool, gated) SEPARATOR ATTRIBUTE(int64_t, halves) SEPARATOR \
-  ATTRIBUTE(bool, fast_sums) SEPARATOR ATTRIBUTE(bool, undefined_rest) SEPARATOR          \
+  ATTRIBUTE(bool, fast_accumulation) SEPARATOR ATTRIBUTE(bool, undefined_rest) SEPARATOR          \
   ATTRIBUTE(int64_t, shape) SEPARATOR ATTRIBUTE(bool, counted) SEPARATOR ATTRIBUTE(int64_t, tile) SEPARATOR \
   ATTRIBUTE(int64_t, catalogue)
 // clang-format on
@@ -266,7 +266,7 @@ inline Fault check_ragged_call(const RaggedArguments& given, RaggedCall& call) {
   call.halves = static_cast<RaggedHalves>(attributes.halves);
   call.contraction = attributes.contraction, call.transpose_rhs = attributes.transpose_rhs, call.gated = attributes.gated;
   call.activation = static_cast<Activation>(attributes.activation);
-  call.fast_sums = attributes.fast_sums, call.undefined_rest = attributes.undefined_rest;
+  call.fast_accumulation = attributes.fast_accumulation, call.undefined_rest = attributes.undefined_rest;
   const ffi::AnyBuffer lhs = *given.operands.get<ffi::AnyBuffer>(0), out = **given.results.get<ffi::AnyBuffer>(0);
   if (Fault fault = check_ragged_kind(attributes.kind, lhs.element_type(), out.element_type())) return fault;
   call.dtype = *dtype_of(lhs.element_type()), call.out_dtype = *dtype_of(out.element_type());

@@ -330,7 +330,6 @@ def mixtures(draw: Draw) -> Call:
 
 def copies(draw: Draw) -> Call:
     """select_rows: copies of rows of several matrices in any order, some of them zeros, and the sums of cotangents."""
-    select_rows.LEAST_BYTES = 0  # copies of any size are the kernel's
     if draw.is_complex:
         draw.dtype, draw.is_complex = np.dtype("float32"), False
     matrices, rows, times = draw.one_of((1, 1, 3)), draw.one_of((1, 2, 63, 129, 500)), draw.one_of((1, 2, 8))

@@ -85,7 +85,7 @@ def call(
         "activation": np.int64(activation_number(activation)),
         "gated": np.bool_(gated),
         "halves": np.int64(0),
-        "fast_sums": np.bool_(False),
+        "fast_accumulation": np.bool_(False),
         "undefined_rest": np.bool_(False),
         "shape": np.int64(0),
         "counted": np.bool_(False),

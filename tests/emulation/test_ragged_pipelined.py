@@ -177,8 +177,6 @@ OF_FLOAT8 = {
         "min(tile.col + (behind ?", "min((behind ?"),
     "products of the stage before": ("sm90/mainloop_scaled.h",
         "of_part, products, chunk > 0)", "of_part, products, chunk > 0 || k > 0)"),
-    "the tensor cores' own sums of blocks": ("host/sm90_launch.cu",
-        "const bool has_one_scale = has_scales(call.kind)", "const bool has_one_scale = true || has_scales(call.kind)"),
     "the next stage's scales": ("sm90/mainloop_scaled.h", "    scales.advance();\n", ""),
 }  # fmt: skip
 

@@ -36,7 +36,7 @@ def ragged(result=((M, N), "float32"), **changes):
     operands = [given[name] if name in given else jnp.zeros(0, types[OPERANDS[name].type]) for name in CALL]
     attributes = {
         "kind": FLOAT32, "contraction": NO, "transpose_rhs": NO, "activation": ZERO, "gated": NO, "halves": ZERO,
-        "fast_sums": NO,
+        "fast_accumulation": NO,
         "undefined_rest": NO,
         **NONE.attributes(), "catalogue": ZERO,
     } | changes  # fmt: skip

@@ -258,8 +258,11 @@ def test_dot_algorithms_of_float8():
                 np.testing.assert_allclose(found, expected, rtol=2**-7, atol=2**-7)
     with jax.default_matmul_precision("ANY_F8_ANY_F8_F32_FAST_ACCUM"):
         jaxpr = jax.make_jaxpr(product, static_argnums=0)(None)
-    assert "fast_sums=True" in str(jaxpr)
-    assert "fast_sums=False" in str(jax.make_jaxpr(lambda: product(None))())
+        np.testing.assert_allclose(product(None, implementation="xla"), expected, rtol=2**-7, atol=2**-7)
+    assert "fast_accumulation=True" in str(jaxpr)
+    assert "fast_accumulation=False" in str(jax.make_jaxpr(lambda: product(None))())
+    with pytest.raises(ValueError, match="ANY_F8_ANY_F8_F32 is for two 8-bit floats, but lhs is int8 and rhs int8"):
+        product("ANY_F8_ANY_F8_F32", "int8")
 
 
 @pytest.mark.parametrize("k", [131056, 131072])

@@ -66,7 +66,7 @@ inline Fault check_quantize(const QuantizeArguments& given, QuantizeCall& call) 
   const int64_t value_rows = places && in_rows && given.values.dimensions().size() == 3 ? given.values.dimensions()[1] : rows;
   // Four times the columns, so that a row of the sums has a number of bytes of 32 bits.
   if (std::max({matrices, source_rows, rows, value_rows, cols, 4 * part_cols}) > INT32_MAX - kQuantizeBlock)
-    return "a dimension has no 32 bits";
+    return "a dimension does not fit in 32 bits";
   if (gated && matrices != 1) return "gated forms have one matrix";
   if (part_cols % kQuantizePiece) return "columns must be a multiple of 8";
   if (in_columns && rows % kTransposedPiece) return "rows of transposed must be a multiple of 16";

@@ -22,7 +22,7 @@ inline Fault check_rows_by_index(ffi::AnyBuffer x, ffi::AnyBuffer index, ffi::An
   }
   const auto bytes = from[1] * static_cast<int64_t>(bytes_of(*dtype));
   if (bytes % kVectorLoadBytes) return "a row must have a multiple of 16 bytes";
-  if (std::max({from[0], named[0], bytes}) > INT32_MAX) return "a dimension has no 32 bits";
+  if (std::max({from[0], named[0], bytes}) > INT32_MAX) return "a dimension does not fit in 32 bits";
   for (const ffi::AnyBuffer& buffer : {x, y}) {
     if (reinterpret_cast<uintptr_t>(buffer.untyped_data()) % kVectorLoadBytes) return "x and the result must be aligned to 16 bytes";
   }

@@ -84,7 +84,7 @@ bool is_unpromoted(const RaggedCall& call) {
   constexpr int64_t kMostDepth = (1 << 17) - 1;
   static_assert(kMostDepth * INT8_MIN * INT8_MIN <= INT32_MAX);
   const bool has_one_scale = has_scales(call.kind) && !call.contraction && call.lhs_blocks <= 1 && call.rhs_k_blocks <= 1;
-  return has_one_scale && (call.kind == Kind::s8 ? call.k <= kMostDepth : call.fast_sums);
+  return has_one_scale && (call.kind == Kind::s8 ? call.k <= kMostDepth : call.fast_accumulation);
 }
 
 const Pipelined* find_pipelined(const RaggedCall& call) {

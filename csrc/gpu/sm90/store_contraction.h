@@ -47,7 +47,7 @@ class ResultStorer {
     const Buffer buffer(shared_, half_);
     uint32_t parity = 0;
     each_tile<Cut>(shared_, [&](const Tile& tile, int place, Stages&) {
-      if (tile.depth > 0 && Source::computes(tile, half_)) store(tile, buffer, parity);
+      if (VBGEMM_PIPELINE_STORES && tile.depth > 0 && Source::computes(tile, half_)) store(tile, buffer, parity);
       mbarrier_arrive(shared_.tile_empty[place]);
     });
     cp_async_bulk_wait_group();

@@ -37,17 +37,22 @@ def canonical_precision(precision: Any) -> Any:
     return precision
 
 
-_SUMS_OF_FLOAT8 = {
+_FAST_ACCUMULATION = {
     jax.lax.DotAlgorithmPreset.ANY_F8_ANY_F8_F32: False,
     jax.lax.DotAlgorithmPreset.ANY_F8_ANY_F8_F32_FAST_ACCUM: True,
 }
 
 
-def sums_of_float8(precision: Any) -> tuple[Any, bool]:
+def is_of_float8(precision: Any) -> bool:
+    """Whether it is one of the two dot algorithms of 8-bit floats that accumulate in float32."""
+    return isinstance(precision, jax.lax.DotAlgorithmPreset) and precision in _FAST_ACCUMULATION
+
+
+def accumulation_of_float8(precision: Any) -> tuple[Any, bool]:
     """What a canonical precision says of two 8-bit floats: the precision without JAX's dot algorithms for them, which
-    kernels have, and whether tensor cores may add all of K by their own short sums."""
-    if isinstance(precision, jax.lax.DotAlgorithmPreset) and precision in _SUMS_OF_FLOAT8:
-        return None, _SUMS_OF_FLOAT8[precision]
+    kernels have, and whether tensor cores may accumulate all of K with fewer bits than float32."""
+    if is_of_float8(precision):
+        return jax.lax.Precision.DEFAULT, _FAST_ACCUMULATION[precision]
     return precision, False
 
 

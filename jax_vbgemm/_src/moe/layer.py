@@ -176,7 +176,7 @@ def expert_mlp(
       chunks: with `mesh_axis`, into how many parts each device's tokens are divided. The exchange of a part does not
         depend on the products of the one before, so that XLA may run both at once. Each part reads all weights and adds
         to all of their gradients.
-      precision, implementation: as for `ragged_dot`.
+      precision, implementation: as for `ragged_dot`. (Products of `quantized` experts have one precision.)
 
     Returns:
       (tokens, n).

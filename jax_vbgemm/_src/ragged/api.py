@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_vbgemm._src.epilogue import ACTIVATIONS, Activation, Epilogue, resolve_activation
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, mixed_dtypes, result_dtype
-from jax_vbgemm._src.matmul.precision import canonical_precision, sums_of_float8
+from jax_vbgemm._src.matmul.precision import accumulation_of_float8, canonical_precision, is_of_float8
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.native.arithmetic import arithmetic_of
 from jax_vbgemm._src.problem import LARGEST_SIZE
@@ -135,7 +135,7 @@ def ragged_dot(
     name = "ragged_dot"
     second = None
     scales: dict[str, jax.Array] = {}
-    fast_sums = False
+    fast_accumulation = False
     if isinstance(rhs, Scaled) and rhs_gradient is not None:
         raise ValueError(f"{name}: rhs_gradient is for weights that have a gradient, but rhs is Scaled")
     if isinstance(lhs, Scaled) or isinstance(rhs, Scaled):
@@ -154,7 +154,12 @@ def ragged_dot(
         precision, out_dtype = canonical_precision(precision), preferred_element_type
         check_options(name, precision, out_dtype)
         if all(jnp.issubdtype(factor.dtype, jnp.floating) and factor.dtype.itemsize == 1 for factor in (lhs, rhs)):
-            precision, fast_sums = sums_of_float8(precision)
+            precision, fast_accumulation = accumulation_of_float8(precision)
+        elif is_of_float8(precision):
+            raise ValueError(
+                f"{name}: precision: {precision.name} is for two 8-bit floats, but lhs is {lhs.dtype} and rhs "
+                f"{rhs.dtype}"
+            )
     else:
         lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
     group_sizes = sizes_argument(name, group_sizes)
@@ -214,7 +219,7 @@ def ragged_dot(
         transpose_rhs=bool(transpose_rhs),
         halves="none" if second is None else "columns",
         epilogue=epilogue,
-        fast_sums=fast_sums,
+        fast_accumulation=fast_accumulation,
         undefined_rest=bool(undefined_rest),
         extras=tuple(extras),
         precision=precision,

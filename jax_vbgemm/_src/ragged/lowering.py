@@ -114,7 +114,7 @@ def _call(operands: Sequence[jax.Array], platform: str, ragged: Ragged, planned:
         activation=np.int64(activation_number(ragged.epilogue.activation)),
         gated=np.bool_(ragged.epilogue.gated),
         halves=np.int64(HALVES.index(ragged.halves)),
-        fast_sums=np.bool_(ragged.fast_sums),
+        fast_accumulation=np.bool_(ragged.fast_accumulation),
         undefined_rest=np.bool_(ragged.undefined_rest),
         **(planned or plan.NONE).attributes(),
         catalogue=np.int64(_core.catalogue_hash()),

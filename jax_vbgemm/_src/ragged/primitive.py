@@ -72,7 +72,7 @@ class Ragged(NamedTuple):
     With `halves` of columns or k, rhs and second are two arrays of equal shape that stand for one of twice the size:
     weights that are stored apart take part in one product, as do their gradients.
 
-    With `fast_sums`, tensor cores may add 8-bit floats over all of K by their own sums, where scales hold for it.
+    With `fast_accumulation`, tensor cores may sum products of 8-bit floats over all of K, where scales hold for it.
 
     With `undefined_rest`, rows without weights are not written; otherwise they are zeros.
 
@@ -86,7 +86,7 @@ class Ragged(NamedTuple):
     transpose_rhs: bool = False
     halves: str = HALVES[0]
     epilogue: Epilogue = Epilogue()
-    fast_sums: bool = False
+    fast_accumulation: bool = False
     undefined_rest: bool = False
     extras: tuple[str, ...] = ()
     precision: Any = None

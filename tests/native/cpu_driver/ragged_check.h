@@ -251,7 +251,7 @@ class RandomRagged {
     call.k = size(range.k / part_of_k), call.n = size(range.n / part);
     if (pipelined && !along_k && !call.is_mixed() && chance(0.3)) draw_halves(call);
     call.groups = call.total_groups = uniform(1, 9);
-    call.fast_sums = vbgemm::has_scales(call.kind) && chance(0.5);
+    call.fast_accumulation = vbgemm::has_scales(call.kind) && chance(0.5);
     call.undefined_rest = !call.contraction && chance(0.3);
     call.lhs_rows = call.m;
     for (int64_t& batch : call.batch) batch = chance(0.2) ? uniform(1, 3) : 1;
