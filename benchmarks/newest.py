@@ -12,7 +12,7 @@ from typing import Any
 
 from newest_experts import eight_bits, experts, mixed, moe_peers
 from newest_files import NEVER, duration, rows_of, table
-from newest_optimizers import devices, muon, muon_errors, muon_iterations
+from newest_optimizers import devices, muon, muon_errors, muon_iterations, muon_losses
 from newest_uses import draw, headline, overview, traced
 
 ROOT = Path(__file__).parents[1]
@@ -199,6 +199,7 @@ REGIONS: dict[str, tuple[Sequence[Path], Callable[[], list[str]]]] = {
     "loop": ([DOCS / "speed.md"], loop),
     "muon": ([DOCS / "guides" / "optax.md"], muon),
     "muon_errors": ([DOCS / "guides" / "optax.md"], muon_errors),
+    "muon_losses": ([DOCS / "guides" / "optax.md"], muon_losses),
     "muon_iterations": ([DOCS / "guides" / "optax.md"], muon_iterations),
     "devices": ([DOCS / "guides" / "many_devices.md"], devices),
     "mixed": ([DOCS / "guides" / "moe.md"], mixed),

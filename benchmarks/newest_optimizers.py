@@ -56,6 +56,20 @@ def muon_errors() -> list[str]:
     return table(("matrix", "coefficients", "distance from U V^T", *head), lines)
 
 
+def muon_losses() -> list[str]:
+    losses: dict[str, list[float]] = {}
+    for row in rows_of("cpu_muon_losses.csv"):
+        losses.setdefault(row["optimizer"], []).append(float(row["loss"]))
+    seeds = [f"seed {i}" for i in range(len(losses["optax"]))]
+    return table(
+        ("iterates", *seeds, "mean"),
+        [
+            (name, *(f"{loss:.4f}" for loss in found), f"{sum(found) / len(found):.4f}")
+            for name, found in losses.items()
+        ],
+    )
+
+
 def devices() -> list[str]:
     lines = []
     for title, name, model, optimizer in (
