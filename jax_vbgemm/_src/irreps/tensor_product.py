@@ -13,6 +13,7 @@ import numpy as np
 
 from jax_vbgemm._src.irreps.channelwise import Channels, channelwise, sizes_of
 from jax_vbgemm._src.irreps.irreps import Irreps, dim, parsed, shown, starts
+from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.util.arguments import as_array
 
 NAME = "TensorProduct"
@@ -44,7 +45,7 @@ class TensorProduct:
     Raises:
       ValueError: an irrep cannot be read, one of irreps_2 has several channels, or a path is out of range or has
         coefficients of another shape than its irreps; the message names the irrep or the path.
-      TypeError: irreps are neither a string nor pairs, or paths are not triples.
+      TypeError: irreps are neither a string nor pairs, paths are not triples, or coefficients are complex.
 
     Examples:
       The product of scalars and vectors with a vector, to vectors and scalars:
@@ -65,6 +66,10 @@ class TensorProduct:
             if of.mul != 1:
                 raise ValueError(f"{NAME}: irreps_2[{index}] is {of}: irreps of y must have one channel each")
         starts_1, starts_2 = starts(self.irreps_1), starts(self.irreps_2)
+        if not isinstance(paths, Iterable):
+            raise TypeError(
+                f"{NAME}: paths must be triples, (index in irreps_1, index in irreps_2, coefficients), not {paths!r}"
+            )
         channels, blocks = [], [np.zeros((dim(self.irreps_2), 0))]
         for number, path in enumerate(paths):
             i_1, i_2, values = _checked(number, path, self.irreps_1, self.irreps_2)
@@ -90,8 +95,9 @@ class TensorProduct:
           y: (..., dim_2).
           weights: (..., num_weights), one for each channel of each path; None: no weights.
 
-        The leading axes broadcast against each other. Products and sums are float32 or wider. In gradients by y, the
-        sum over channels is a dot, of JAX's default precision.
+        The leading axes broadcast against each other. Products and sums are float32 or wider, but for one rounding to
+        the arguments' dtype: that of the sums over j, of coefficients times y. In gradients by y, the sum over
+        channels is a dot, of JAX's default precision.
 
         Returns:
           (..., dim_out), in the dtype to which the arguments promote: the results of all paths in order, each as
@@ -119,19 +125,23 @@ class TensorProduct:
             jnp.broadcast_to(array.astype(dtype), (*leading, array.shape[-1])).reshape(rows, array.shape[-1])
             for array in (arrays["x"], arrays["y"], arrays.get("weights", jnp.ones(self.num_weights, dtype)))
         )
-        m = jnp.matmul(y, jnp.asarray(self._coefficients, dtype), precision=jax.lax.Precision.HIGHEST)
-        return channelwise("out", (x, m, w), self._channels, self.dim_1).reshape(*leading, self.dim_out)
+        wide = accumulator(dtype)
+        m = jnp.matmul(y.astype(wide), jnp.asarray(self._coefficients, wide), precision=jax.lax.Precision.HIGHEST)
+        return channelwise("out", (x, m.astype(dtype), w), self._channels, self.dim_1).reshape(*leading, self.dim_out)
 
 
 def _checked(number: int, path: Any, irreps_1: Irreps, irreps_2: Irreps) -> tuple[int, int, np.ndarray[Any, Any]]:
     """The indices and coefficients of a path."""
     try:
         i_1, i_2, coefficients = path
-        i_1, i_2, values = operator.index(i_1), operator.index(i_2), np.asarray(coefficients, np.float64)
+        i_1, i_2 = operator.index(i_1), operator.index(i_2)
+        values = coefficients if np.iscomplexobj(coefficients) else np.asarray(coefficients, np.float64)
     except (TypeError, ValueError):
         raise TypeError(
             f"{NAME}: paths[{number}] must be (index in irreps_1, index in irreps_2, coefficients)"
         ) from None
+    if np.iscomplexobj(values):
+        raise TypeError(f"{NAME}: paths[{number}] has complex coefficients: they must be real")
     for side, index, irreps in (("irreps_1", i_1, irreps_1), ("irreps_2", i_2, irreps_2)):
         if not 0 <= index < len(irreps):
             raise ValueError(f"{NAME}: paths[{number}] takes {side}[{index}], but {side} has {len(irreps)} entries")
