@@ -109,6 +109,28 @@ def test_exported_with_any_number_of_rows():
     np.testing.assert_allclose(program.call(*given), expected, rtol=1e-12)
 
 
+@pytest.mark.multidevice(2)
+def test_rows_may_be_sharded_over_explicit_axes():
+    """Those of x and weights here; gradients have the types of their arguments."""
+    mesh = jax.make_mesh((2, 1), ("x", "z"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+    product, _ = made()
+    given = arrays(product, (2, 3))
+    both = jax.value_and_grad(lambda *a: (jnp.sum((y := product(*a)) ** 2), y), (0, 1, 2), has_aux=True)
+    expected = jax.jit(lambda *a: both(*a))(*given)
+    with jax.set_mesh(mesh):
+        x, y, w = given
+        sharded = jax.device_put(x, jax.P("x")), y, jax.device_put(w, jax.P("x"))
+        found = jax.jit(both)(*sharded)
+        _, *types = jax.make_jaxpr(both)(*sharded).out_avals
+        assert [a.sharding.spec[0] for a in types] == ["x", "x", None, "x"]
+        with pytest.raises(ValueError, match=r"x is sharded as P\(None, 'x', None\) over explicit .*reshard"):
+            product(jax.device_put(given[0].swapaxes(0, 1), jax.P(None, "x")), y.swapaxes(0, 1))
+        with pytest.raises(ValueError, match=r"sharded over different explicit mesh axes: x P.*, y P"):
+            product(sharded[0], jax.device_put(y, jax.P("z")))
+    for f, e in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(f), np.asarray(e), rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("irreps_2", "paths", "error", "match"),
     [

@@ -14,6 +14,7 @@ import numpy as np
 from jax_vbgemm._src.irreps.channelwise import Channels, channelwise, sizes_of
 from jax_vbgemm._src.irreps.irreps import Irreps, dim, parsed, shown, starts
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.util import compat
 from jax_vbgemm._src.util.arguments import as_array
 
 NAME = "TensorProduct"
@@ -103,8 +104,11 @@ class TensorProduct:
           (..., dim_out), in the dtype to which the arguments promote: the results of all paths in order, each as
           (mul, d_out).
 
+        On a mesh with explicit axes, the first of the leading axes may be sharded, and the result is sharded alike.
+
         Raises:
-          ValueError: an argument has another last axis, or leading axes do not broadcast.
+          ValueError: an argument has another last axis, leading axes do not broadcast, or an argument is sharded over
+            explicit mesh axes otherwise than along the first leading axis, or otherwise than another argument.
           TypeError: an argument is no array, or none is floating-point or complex.
         """
         given = {"x": x, "y": y} | ({} if weights is None else {"weights": weights})
@@ -120,14 +124,32 @@ class TensorProduct:
         dtype = jnp.result_type(*arrays.values())
         if not jnp.issubdtype(dtype, jnp.inexact):
             raise TypeError(f"{NAME}: x, y and weights are {dtype}: one of them must be floating-point or complex")
+        arrays.setdefault("weights", jnp.ones(self.num_weights, dtype))
+        arrays = {
+            name: jnp.broadcast_to(array.astype(dtype), (*leading, array.shape[-1])) for name, array in arrays.items()
+        }
         rows = math.prod(leading)
-        x, y, w = (
-            jnp.broadcast_to(array.astype(dtype), (*leading, array.shape[-1])).reshape(rows, array.shape[-1])
-            for array in (arrays["x"], arrays["y"], arrays.get("weights", jnp.ones(self.num_weights, dtype)))
-        )
+        x, y, w = (array.reshape(rows, array.shape[-1]) for array in _divided_alike(arrays))
         wide = accumulator(dtype)
         m = jnp.matmul(y.astype(wide), jnp.asarray(self._coefficients, wide), precision=jax.lax.Precision.HIGHEST)
         return channelwise("out", (x, m.astype(dtype), w), self._channels, self.dim_1).reshape(*leading, self.dim_out)
+
+
+def _divided_alike(arrays: dict[str, jax.Array]) -> list[jax.Array]:
+    """The arrays, of equal leading axes, with one sharding over explicit mesh axes: that of those that have any."""
+    sharded = {name: array for name, array in arrays.items() if compat.explicit_axes(array)}
+    specs = {name: jax.typeof(array).sharding.spec for name, array in sharded.items()}
+    for name, spec in specs.items():
+        if sharded[name].ndim == 1 or any(entry is not None for entry in spec[1:]):
+            raise ValueError(
+                f"{NAME}: {name} is sharded as {spec} over explicit mesh axes: only the first leading axis may be; "
+                "use jax.sharding.reshard, or jax.shard_map"
+            )
+    if len(set(specs.values())) > 1:
+        found = ", ".join(f"{name} {spec}" for name, spec in specs.items())
+        raise ValueError(f"{NAME}: arguments are sharded over different explicit mesh axes: {found}")
+    like = next(iter(sharded.values()), None)
+    return [array if like is None else compat.placed_as(array, like) for array in arrays.values()]
 
 
 def _checked(number: int, path: Any, irreps_1: Irreps, irreps_2: Irreps) -> tuple[int, int, np.ndarray[Any, Any]]:
