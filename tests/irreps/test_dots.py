@@ -31,11 +31,17 @@ def calls(rows, device, **options):
         (20_000, "h100", {"implementation": "kernel"}, 1),
         (20_000, "h100", {"planner": "uniform"}, 1),
         (20_000, "h100", {"precision": "high"}, 1),  # more accurate than XLA's
+        (20_000, "h100", {"precision": ["highest", "highest"]}, 0),
         (20_000, "cpu", {}, 1),
     ],
 )
 def test_maps_of_many_rows_are_left_to_dots_on_a_gpu(rows, device, options, expected):
     assert calls(rows, device, **options) == expected
+
+
+def test_an_unknown_precision_is_named():
+    with pytest.raises(ValueError, match="LinearMap: precision: unknown name 'nonsense'"):
+        calls(20_000, "h100", precision="nonsense")
 
 
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])

@@ -53,7 +53,13 @@ def sizes_of(paths: Sequence[Channels], width: int) -> Sizes:
 
 
 def channelwise(slot: str, operands: Sequence[jax.Array], paths: tuple[Channels, ...], width: int) -> jax.Array:
-    """The slot of the form, (rows, columns), given the others in their order."""
+    """The slot of the form, (rows, columns), given the others in their order.
+
+    Rows may be divided over explicit mesh axes if those of all operands are. XLA's own operations, of which the form
+    consists, then keep the type; the primitive's result would be replicated.
+    """
+    if any(map(compat.explicit_axes, operands)):
+        return _values(*operands, slot=slot, paths=paths, width=width, through=_reduced)
     result: jax.Array = channelwise_p.bind(*compat.unite_varying(operands), slot=slot, paths=paths, width=width)
     return result
 

@@ -10,7 +10,7 @@ import jax
 
 from jax_vbgemm._src.irreps.features import Features
 from jax_vbgemm._src.irreps.paths import Path
-from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
+from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import Auto, resolve_planner
 from jax_vbgemm._src.planner.single_dots import Member, calls_of, dots_of, worthwhile
@@ -25,9 +25,10 @@ def left_to_xla(
     launches than a call, but XLA transposes features for them, and fuses them with what surrounds them.
 
     False where the caller asks for a way, where the cost model does not know the products, and on a CPU. There XLA
-    transposes features for its dots, which the model does not count: calls are 1.0 to 2.4 times as fast.
+    transposes features for its dots, which the model does not count: calls are 1.0 to 2.4 times as fast. The precision
+    is a canonical one.
     """
-    device, precision = backends.traced_target(), canonical_precision(precision)
+    device = backends.traced_target()
     if implementation is not None or resolve_planner(planner) != Auto() or device.platform == "cpu":
         return False
     rows = x.arrays[0].shape[0] if x.arrays else 0

@@ -6,13 +6,13 @@ import functools
 from typing import Any
 
 import e3nn_jax as e3nn
-import jax
 import numpy as np
 
 from jax_vbgemm._src.irreps.e3nn import as_floats
 from jax_vbgemm._src.irreps.tensor_product import TensorProduct
 
 NAME = "tensor_product"
+_NORMALIZATIONS = ("component", "norm", "none")
 
 
 def tensor_product(
@@ -50,6 +50,11 @@ def tensor_product(
     """
     x, y = as_floats(x).regroup(), as_floats(y).regroup()
     normalization = e3nn.config("irrep_normalization") if irrep_normalization is None else irrep_normalization
+    if normalization not in _NORMALIZATIONS:
+        known = ", ".join(_NORMALIZATIONS)
+        raise ValueError(f"{NAME}: irrep_normalization must be one of {known}, not {normalization!r}")
+    if any(mul != 1 for mul, _ in y.irreps):
+        raise ValueError(f"{NAME}: y has the irreps {y.irreps}: each of them must have one channel")
     kept = e3nn.Irreps(filter_ir_out) if isinstance(filter_ir_out, str) else filter_ir_out
     kept = [kept] if isinstance(kept, e3nn.Irrep) else kept
     kept = None if kept is None else tuple(e3nn.Irrep(ir) for ir in kept)
@@ -75,9 +80,5 @@ def _product(irreps_1: Any, irreps_2: Any, kept: Any, normalization: str) -> tup
 
 
 def _coefficients(ir_1: Any, ir_2: Any, ir: Any, normalization: str) -> np.ndarray[Any, Any]:
-    scales = {"component": ir.dim, "norm": ir_1.dim * ir_2.dim, "none": 1}
-    if normalization not in scales:
-        raise ValueError(f"{NAME}: irrep_normalization must be one of {', '.join(scales)}, not {normalization!r}")
-    with jax.ensure_compile_time_eval():
-        values = np.asarray(e3nn.clebsch_gordan(ir_1.l, ir_2.l, ir.l), np.float64)
-    return np.asarray(scales[normalization] ** 0.5 * values)
+    scale = {"component": ir.dim, "norm": ir_1.dim * ir_2.dim, "none": 1}[normalization]
+    return np.asarray(scale**0.5 * e3nn.clebsch_gordan(ir_1.l, ir_2.l, ir.l))

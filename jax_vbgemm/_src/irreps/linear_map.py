@@ -16,6 +16,8 @@ from jax_vbgemm._src.irreps.indexed import chosen, indexed_products
 from jax_vbgemm._src.irreps.irreps import Irreps, dim, parsed, shown
 from jax_vbgemm._src.irreps.paths import Path, paths_of
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_matmul_sum
+from jax_vbgemm._src.matmul.options import check_options
+from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.view import View, dense
 from jax_vbgemm._src.util.arguments import as_array
 
@@ -136,9 +138,12 @@ class LinearMap:
           (..., dim_out), or a list with an array for each irrep if x is one.
 
         Raises:
-          ValueError: x or weights don't have the shapes of the irreps and paths, which the message names.
+          ValueError: x or weights don't have the shapes of the irreps and paths, which the message names, or the
+            precision is unknown.
           TypeError: an argument is no array, weights and x are both integers, or indices or counts are none.
         """
+        precision = canonical_precision(precision)
+        check_options(NAME, precision, None)
         features = features_of(NAME, self.irreps_in, self.layout, x)
         arrays, groups = self._weights(weights, indices is not None or counts is not None)
         dtype = jnp.result_type(*features.arrays, *arrays)

@@ -13,6 +13,8 @@ import numpy as np
 
 from jax_vbgemm._src.irreps.channelwise import Channels, channelwise, sizes_of
 from jax_vbgemm._src.irreps.irreps import Irreps, dim, parsed, shown, starts
+from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.util import compat
 from jax_vbgemm._src.util.arguments import as_array
 
 NAME = "TensorProduct"
@@ -44,7 +46,7 @@ class TensorProduct:
     Raises:
       ValueError: an irrep cannot be read, one of irreps_2 has several channels, or a path is out of range or has
         coefficients of another shape than its irreps; the message names the irrep or the path.
-      TypeError: irreps are neither a string nor pairs, or paths are not triples.
+      TypeError: irreps are neither a string nor pairs, paths are not triples, or coefficients are complex.
 
     Examples:
       The product of scalars and vectors with a vector, to vectors and scalars:
@@ -65,6 +67,10 @@ class TensorProduct:
             if of.mul != 1:
                 raise ValueError(f"{NAME}: irreps_2[{index}] is {of}: irreps of y must have one channel each")
         starts_1, starts_2 = starts(self.irreps_1), starts(self.irreps_2)
+        if not isinstance(paths, Iterable):
+            raise TypeError(
+                f"{NAME}: paths must be triples, (index in irreps_1, index in irreps_2, coefficients), not {paths!r}"
+            )
         channels, blocks = [], [np.zeros((dim(self.irreps_2), 0))]
         for number, path in enumerate(paths):
             i_1, i_2, values = _checked(number, path, self.irreps_1, self.irreps_2)
@@ -90,15 +96,19 @@ class TensorProduct:
           y: (..., dim_2).
           weights: (..., num_weights), one for each channel of each path; None: no weights.
 
-        The leading axes broadcast against each other. Products and sums are float32 or wider. In gradients by y, the
-        sum over channels is a dot, of JAX's default precision.
+        The leading axes broadcast against each other. Products and sums are float32 or wider, but for one rounding to
+        the arguments' dtype: that of the sums over j, of coefficients times y. In gradients by y, the sum over
+        channels is a dot, of JAX's default precision.
 
         Returns:
           (..., dim_out), in the dtype to which the arguments promote: the results of all paths in order, each as
           (mul, d_out).
 
+        On a mesh with explicit axes, the first of the leading axes may be sharded, and the result is sharded alike.
+
         Raises:
-          ValueError: an argument has another last axis, or leading axes do not broadcast.
+          ValueError: an argument has another last axis, leading axes do not broadcast, or an argument is sharded over
+            explicit mesh axes otherwise than along the first leading axis, or otherwise than another argument.
           TypeError: an argument is no array, or none is floating-point or complex.
         """
         given = {"x": x, "y": y} | ({} if weights is None else {"weights": weights})
@@ -114,24 +124,46 @@ class TensorProduct:
         dtype = jnp.result_type(*arrays.values())
         if not jnp.issubdtype(dtype, jnp.inexact):
             raise TypeError(f"{NAME}: x, y and weights are {dtype}: one of them must be floating-point or complex")
+        arrays.setdefault("weights", jnp.ones(self.num_weights, dtype))
+        arrays = {
+            name: jnp.broadcast_to(array.astype(dtype), (*leading, array.shape[-1])) for name, array in arrays.items()
+        }
         rows = math.prod(leading)
-        x, y, w = (
-            jnp.broadcast_to(array.astype(dtype), (*leading, array.shape[-1])).reshape(rows, array.shape[-1])
-            for array in (arrays["x"], arrays["y"], arrays.get("weights", jnp.ones(self.num_weights, dtype)))
-        )
-        m = jnp.matmul(y, jnp.asarray(self._coefficients, dtype), precision=jax.lax.Precision.HIGHEST)
-        return channelwise("out", (x, m, w), self._channels, self.dim_1).reshape(*leading, self.dim_out)
+        x, y, w = (array.reshape(rows, array.shape[-1]) for array in _divided_alike(arrays))
+        wide = accumulator(dtype)
+        m = jnp.matmul(y.astype(wide), jnp.asarray(self._coefficients, wide), precision=jax.lax.Precision.HIGHEST)
+        return channelwise("out", (x, m.astype(dtype), w), self._channels, self.dim_1).reshape(*leading, self.dim_out)
+
+
+def _divided_alike(arrays: dict[str, jax.Array]) -> list[jax.Array]:
+    """The arrays, of equal leading axes, with one sharding over explicit mesh axes: that of those that have any."""
+    sharded = {name: array for name, array in arrays.items() if compat.explicit_axes(array)}
+    specs = {name: jax.typeof(array).sharding.spec for name, array in sharded.items()}
+    for name, spec in specs.items():
+        if sharded[name].ndim == 1 or any(entry is not None for entry in spec[1:]):
+            raise ValueError(
+                f"{NAME}: {name} is sharded as {spec} over explicit mesh axes: only the first leading axis may be; "
+                "use jax.sharding.reshard, or jax.shard_map"
+            )
+    if len(set(specs.values())) > 1:
+        found = ", ".join(f"{name} {spec}" for name, spec in specs.items())
+        raise ValueError(f"{NAME}: arguments are sharded over different explicit mesh axes: {found}")
+    like = next(iter(sharded.values()), None)
+    return [array if like is None else compat.placed_as(array, like) for array in arrays.values()]
 
 
 def _checked(number: int, path: Any, irreps_1: Irreps, irreps_2: Irreps) -> tuple[int, int, np.ndarray[Any, Any]]:
     """The indices and coefficients of a path."""
     try:
         i_1, i_2, coefficients = path
-        i_1, i_2, values = operator.index(i_1), operator.index(i_2), np.asarray(coefficients, np.float64)
+        i_1, i_2 = operator.index(i_1), operator.index(i_2)
+        values = coefficients if np.iscomplexobj(coefficients) else np.asarray(coefficients, np.float64)
     except (TypeError, ValueError):
         raise TypeError(
             f"{NAME}: paths[{number}] must be (index in irreps_1, index in irreps_2, coefficients)"
         ) from None
+    if np.iscomplexobj(values):
+        raise TypeError(f"{NAME}: paths[{number}] has complex coefficients: they must be real")
     for side, index, irreps in (("irreps_1", i_1, irreps_1), ("irreps_2", i_2, irreps_2)):
         if not 0 <= index < len(irreps):
             raise ValueError(f"{NAME}: paths[{number}] takes {side}[{index}], but {side} has {len(irreps)} entries")
