@@ -74,7 +74,7 @@ nb::dict Layouts() {
   return layouts;
 }
 
-// A shape by the names of its sizes; None if there is no such operand.
+// The operand's shape as a tuple of size names, such as ('m', 'k'); None for an operand that does not exist.
 nb::object ShapeOf(const vbgemm::OperandShape& shape) {
   if (shape.rank < 0) return nb::none();
   nb::list names;

@@ -248,8 +248,7 @@ inline int64_t max_tiles(const RaggedCall& call, int rows, int cols) {
 // The size in bytes of the counter of tiles, and of the list of all tiles that a GPU computes by a tile of the catalogue (with the
 // epilogues of tiles with and without a matrix).
 inline constexpr int64_t kRaggedCounterBytes = 4;
-// Upper bounds with which nothing overflows 32 bits: of a size, to which the device adds that of a tile; and of the tiles in a list, of
-// which it counts 16 rows at a time.
+// Limits that keep 32-bit arithmetic from overflowing: size + tile size, and tiles x 16-row units.
 inline constexpr int64_t kRaggedMostSize = INT32_MAX - 4096, kRaggedMostTiles = int64_t{1} << 26;
 inline int64_t ragged_list_bytes(const RaggedCall& call, const TileShape& tile) {
   return static_cast<int64_t>(sizeof(TileEpilogues)) + max_tiles(call, tile.m, tile.n) * static_cast<int64_t>(sizeof(ReadyTile));

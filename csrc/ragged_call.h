@@ -57,7 +57,7 @@ struct RaggedArguments {
   RaggedAttributes attributes;
 };
 
-// Checks that products of a kind, by left operands of a dtype, have kernels.
+// Checks that kernels exist for this arithmetic (kind) with this dtype of lhs.
 inline Fault check_ragged_kind(int64_t kind, ffi::DataType operands, ffi::DataType results) {
   const std::optional<DType> in = dtype_of(operands), out = dtype_of(results);
   if (kind < 0 || kind >= kKinds) {
@@ -175,7 +175,7 @@ inline Fault check_ragged_buffers(const RaggedArguments& given, RaggedCall& call
   return {};
 }
 
-// Fills in the batch of `call`: that of its result, and the strides of its operands.
+// Sets call.batch from the result's leading dimensions, and each operand's batch strides.
 inline Fault check_ragged_batch(const RaggedArguments& given, RaggedCall& call) {
   const ffi::Span<const int64_t> whole = (**given.results.get<ffi::AnyBuffer>(0)).dimensions();
   const int batch = static_cast<int>(whole.size()) - shape_of(call, result_info()).rank;

@@ -83,8 +83,8 @@ class FewColumns {
     return Ints{kLane...};
   }
 
-  // Interleaves the steps of B, which has one vector for each step of K. The remaining steps of K are combined with steps before them,
-  // whose elements of A exist and can be read; are_left_ masks out these earlier steps.
+  // Interleaves the steps of B, which has one vector for each step of K. The last, partial group also covers earlier steps, so that
+  // no load leaves A; are_left_ zeroes these.
   template <int S>
   void interleave_steps() {
     if constexpr (S > 2) {

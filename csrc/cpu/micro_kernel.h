@@ -239,17 +239,17 @@ inline typename MicroKernels<T, kComplex>::Function MicroKernels<T, kComplex>::k
 
 // of[y] = 2^kShift / y, rounded up.
 struct Reciprocals {
-  static constexpr int kMost = 1 << 10, kShift = 21;
+  static constexpr int kMaxDivisor = 1 << 10, kShift = 21;
   constexpr Reciprocals() {
-    for (int y = 1; y <= kMost; ++y) of[y] = ((1 << kShift) + y - 1) / y;
+    for (int y = 1; y <= kMaxDivisor; ++y) of[y] = ((1 << kShift) + y - 1) / y;
   }
-  uint32_t of[kMost + 1] = {};
+  uint32_t of[kMaxDivisor + 1] = {};
 };
 inline constexpr Reciprocals kReciprocals;
 
 // Divides rows into groups as evenly as possible: 16 rows become 6, 5 and 5, which hide latencies better than 6, 6 and 4.
 struct RowGroups {
-  static constexpr int kMostRows = Reciprocals::kMost;
+  static constexpr int kMostRows = Reciprocals::kMaxDivisor;
   RowGroups(int m, int most) : count(quotient(m + most - 1, most)), base(quotient(m, count)), larger(m - base * count) {}
   int rows(int group) const { return base + (group < larger); }
   // How many groups from this one on have as many rows.

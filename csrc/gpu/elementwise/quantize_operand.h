@@ -141,12 +141,12 @@ struct QuantizeElements {
   // From that: the magnitude of the thread's own row, and the largest one of 32 threads, as bits of float32.
   __device__ static uint32_t of_own_row(uint32_t of_own, int own) {
     if constexpr (kInWord == 1) return of_own;
-    return widened(of_own >> own % 2 * 16);
+    return float_bits_of(of_own >> own % 2 * 16);
   }
   __device__ static uint32_t of_threads(uint32_t of_own) {
     of_own = combined<8>(combined<4>(combined<2>(of_own, larger), larger), larger);
     if constexpr (kInWord == 1) return combined<1>(of_own, larger);
-    return widened(larger(of_own, of_own >> 16));
+    return float_bits_of(larger(of_own, of_own >> 16));
   }
 
  private:
@@ -157,7 +157,7 @@ struct QuantizeElements {
       return larger_halves(x, y);
     }
   }
-  __device__ static uint32_t widened(uint32_t magnitude) {
+  __device__ static uint32_t float_bits_of(uint32_t magnitude) {
     if constexpr (kInWord == 1) {
       return magnitude;
     } else {

@@ -72,11 +72,11 @@ bool is_last(const GpuCall& call, int i) {
   return true;
 }
 
-struct Compiled {
+struct CompiledKernel {
   std::string_view kind;
   Kernel kernel;
 };
-constexpr Compiled kCompiled[] = {
+constexpr CompiledKernel kCompiled[] = {
 #define VBGEMM_COMPILED(kernel, kind) {#kind, Kernel::kernel},
 #define DTYPE(...)
 #define OTHER_DTYPE DTYPE

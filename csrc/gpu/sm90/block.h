@@ -236,7 +236,8 @@ class PipelinedBlock {
     }
   }
 
-  // Passes the stages of the cluster's tiles from step k of K on, which this warpgroup does not multiply.
+  // Releases, without multiplying, the stages from step k of K on: those that only the peer CTA's tile needs, or all of them (k = 0) where
+  // this warpgroup's half of the tile lies outside of the result.
   __device__ void pass_stages(int k, const Tile& tile, int lane, Stages& stages) const {
     for (; k < tile.cluster_depth(); k += Cut::kDepth, stages.advance()) {
       mbarrier_wait(shared_.full[stages.index], stages.parity);

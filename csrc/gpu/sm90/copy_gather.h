@@ -22,7 +22,7 @@ class RowGatherer {
       const RaggedTile tile = found;
       release_tile(shared_, place, lane_);  // all lanes have read the tile
       int rows[kLines];
-      load_rows(tile, rows);
+      load_row_indices(tile, rows);
       for (int k = 0; k < tile.depth; k += Cut::kDepth, stages.advance()) {
         mbarrier_wait(shared_.empty[stages.index], stages.parity ^ 1);
         wave_barrier();  // all lanes have seen the end of the phase
@@ -36,7 +36,7 @@ class RowGatherer {
   static constexpr int kLines = Cut::kBox / 32;  // lines of a box whose row numbers a lane loads
 
   // Loads the indices of the rows of lhs for this lane's lines of the box; -1 for lines outside of the tile.
-  __device__ void load_rows(const RaggedTile& tile, int (&rows)[kLines]) const {
+  __device__ void load_row_indices(const RaggedTile& tile, int (&rows)[kLines]) const {
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {
       const int line = box_ * Cut::kBox + lane_ + 32 * i;

@@ -36,9 +36,9 @@ class StageProducts {
   }
 };
 
-// TF32: A comes from registers, where it is rounded, and the tensor cores truncate B (of which a NaN whose payload lies in the low 13 bits
-// counts as an infinity). Both are K-major. A chunk's products are a group of their own, so that each chunk of A is loaded while three
-// products run.
+// TF32: A comes from registers, where it is rounded, and the tensor cores truncate B (a NaN in B whose payload has only its low
+// 13 bits set becomes Inf). Both are K-major. There is one wgmma group per chunk, so that each chunk of A is loaded while three products
+// run.
 template <class Cut>
 class StageProducts<Cut, false, false, Kind::tf32> {
  public:

@@ -45,7 +45,7 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
         wgmma_8bit<Cut::kKind>(moved(a, chunk * 32), of_part, products, chunk > 0);
       }
       wgmma_commit_group();
-      // What the next stage needs is found while products run.
+      // The next stage's scales are loaded, and its barrier awaited, while these products run.
       if (part == 0) {
         overlapped();
         scales.load_next(more);

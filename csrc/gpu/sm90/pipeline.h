@@ -1,5 +1,8 @@
 // The pipeline of the kernels of large products on sm_90a (block.h): the stages and barriers of a CTA in shared memory, through which the
 // roles of its warps hand over tiles and operands.
+//
+// A Cut is what CUTLASS calls tile traits: a type of compile-time constants that says how a tile is cut into stages, boxes and chunks, and
+// how many warps and CTAs share it. The Cuts of other kernels (gpu/tile/tile_cut.h) divide a tile among the threads of a block.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/limits.h"

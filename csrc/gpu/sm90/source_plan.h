@@ -75,7 +75,7 @@ class PlanSource {
     PipelineState<Cut::kTiles> place;
     PipelineState<kTilesWithMaps> maps;
     for (int first = block_index() / Cut::kCluster * Cut::kCluster; first < parameters_.launch_blocks; first += grid_blocks()) {
-      Walk mine = walk_of(first + rank_), other = walk_of(first + (rank_ ^ 1));
+      TileRange mine = range_of(first + rank_), other = range_of(first + (rank_ ^ 1));
       for (; mine.tile < mine.end || other.tile < other.end; ++mine.tile, ++other.tile, place.advance(), maps.advance()) {
         mbarrier_wait(shared_.tile_empty[place.index], place.parity ^ 1);
         find(mine, place, maps.index);
@@ -133,9 +133,9 @@ class PlanSource {
     return {0, 0, 0, false};
   }
 
-  __device__ Walk walk_of(int block) const {
-    const Walk walk = block < parameters_.launch_blocks ? tiles_of_block(parameters_, block) : Walk{0, 0};
-    return walk.tile < walk.end ? walk : Walk{0, 0};  // so that counting on from a first tile that lies does not overflow
+  __device__ TileRange range_of(int block) const {
+    const TileRange range = block < parameters_.launch_blocks ? tiles_of_block(parameters_, block) : TileRange{0, 0};
+    return range.tile < range.end ? range : TileRange{0, 0};  // so that counting on from a first tile that lies does not overflow
   }
 
   // The finder's lanes copy a map from the launch parameters.
@@ -146,11 +146,11 @@ class PlanSource {
 
   // Finds a tile, makes its maps, and learns of the other CTA's tile. Whatever the descriptors hold, a tile that is not entirely
   // inside the call's buffers has no rows: the CTA then only takes part in the cluster's steps.
-  __device__ void find(const Walk& walk, const PipelineState<Cut::kTiles>& at, int maps_index) const {
+  __device__ void find(const TileRange& range, const PipelineState<Cut::kTiles>& at, int maps_index) const {
     const int lane = thread_index();
     Tile& place = shared_.tile[at.index];
     if (lane == 0) place.code = kNoCode;
-    if (walk.tile < walk.end) find_tile<false>(parameters_, walk.tile, extent_of, place);
+    if (range.tile < range.end) find_tile<false>(parameters_, range.tile, extent_of, place);
     wave_barrier();
 
     const bool there = place.code != kNoCode;
@@ -163,7 +163,7 @@ class PlanSource {
     // TMA stores rows of the type of the call's results, and only whole vectors of 16 bytes: behind the last column of other rows, it would
     // overwrite up to 14 bytes, which belong to another result or to no result.
     const bool fits = there && !place.fused && !is_column_major(place.matrix[kC]) && place.result_type() == parameters_.result;
-    const bool stores = shfl(lines.data != nullptr && lines.whole_vectors, kC) && fits;
+    const bool stored_by_tma = shfl(lines.data != nullptr && lines.whole_vectors, kC) && fits;
     if (lane == 0) {
       const MatrixView& b = place.matrix[kB];
       shared_.source.mine = {};
@@ -182,7 +182,7 @@ class PlanSource {
     if (lines.data) tensormap_replace(shared_.source.map[lane], lines.data, lines.items, lines.lines, lines.line_bytes);
     wave_barrier();
     TileMaps& maps = static_cast<TileMaps*>(const_cast<void*>(parameters_.maps))[block_index() * kTilesWithMaps + maps_index];
-    await_previous_kernel();  // which may have the workspace
+    await_previous_kernel();  // which may still be using the workspace
     publish_tensormaps<kC + 1>(&maps.a, shared_.source.map);
 
     mbarrier_wait(shared_.source.beside_full[at.index], at.parity);
@@ -192,7 +192,7 @@ class PlanSource {
     place.maps = &maps;
     place.longer_depth = max(place.depth, shared_.source.beside[at.index].depth);
     place.by_tma = copies;
-    place.stored_by_tma = stores;
+    place.stored_by_tma = stored_by_tma;
     place.shares = copies && same;
     place.last = false;
   }

@@ -94,7 +94,8 @@ class ContractionEpilogue {
   __device__ ContractionEpilogue(const GroupParameters& parameters, typename Source::Shared& shared, int warp, int lane)
       : parameters_(parameters), buffer_(shared, warp / 4), warp_(warp), lane_(lane) {}
 
-  // Hands over a tile's results, of 16 bits the last ones only while products of the next tile run. The tile itself is not needed longer.
+  // Queues the tile's results for storing. 16-bit results: the second half is stored during the next tile's products. Returns whether the
+  // tile is still needed, which is never the case.
   __device__ bool store(const RaggedTile& tile, int, const float (&sums)[kBlocks][4]) {
     if (parameters_.wide_results) {
 #pragma unroll

@@ -87,13 +87,13 @@ struct ParametersOf {
 };
 }  // namespace vbgemm
 
-#define VBGEMM_DECLARE_SUM(kind) \
+#define VBGEMM_DECLARE_ADD_PARTIAL_SUMS(kind) \
   extern "C" __global__ void vbgemm_add_partial_sums_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters));
 #define VBGEMM_DECLARE_KERNEL(kernel, kind) \
   extern "C" __global__ void vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::ParametersOf<vbgemm::Kernel::kernel>::type, parameters));
 
 // The kernel that reduces split-K partial sums exists once for each type of left-hand operands.
-#define DTYPE(id, name, ...) VBGEMM_DECLARE_SUM(name)
+#define DTYPE(id, name, ...) VBGEMM_DECLARE_ADD_PARTIAL_SUMS(name)
 #define OTHER_DTYPE(...)
 #define ARITHMETIC(id, set, name, lhs, rhs, ordinary, tensor) \
   VBGEMM_ORDINARY_##ordinary(VBGEMM_DECLARE_KERNEL, name) VBGEMM_TENSOR_##tensor(VBGEMM_DECLARE_KERNEL, name)

@@ -84,18 +84,18 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
     if (parameters.next_may_start) let_next_kernel_start();
     // By the warps that do not look the tile up. CDNA has no prefetch instruction.
     if (!kCdna && thread_index() >= kWaveSize) prefetch_descriptors<kThreads - kWaveSize>(parameters.plan, thread_index() - kWaveSize);
-    for (Walk walk = tiles_of_block(parameters, block_index()); walk.tile < walk.end; ++walk.tile) {
+    for (TileRange range = tiles_of_block(parameters, block_index()); range.tile < range.end; ++range.tile) {
       // One warp looks the tile up (the first tile overlaps the previous kernel), and all threads read the tile's place from shared memory,
       // where it occupies no registers.
-      if (thread_index() < kWaveSize) find_tile<Family::kMirrors>(parameters, walk.tile, extent_of, place);
-      if (thread_index() == 0) place.walk = walk;
+      if (thread_index() < kWaveSize) find_tile<Family::kMirrors>(parameters, range.tile, extent_of, place);
+      if (thread_index() == 0) place.range = range;
       block_barrier();
       choose<0, kHeld.codes>(place.code, [&](auto chosen) __attribute__((always_inline)) {
         Family::template multiply<typename decltype(chosen)::type>(place, shared.operands);
         leave_after_last(place);
       });
       if (!parameters.plan.block_first) break;
-      walk = place.walk;
+      range = place.range;
       block_barrier();  // because the next tile overwrites the place and the operands
     }
     await_previous_kernel();  // with programmatic launch, the next kernel waits for this kernel alone

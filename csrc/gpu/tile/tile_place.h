@@ -32,7 +32,7 @@ struct MatrixView {
 enum { kA, kB, kC, kSource, kBias, kMatrices };
 
 // The range of the plan's tiles that a thread block has yet to compute.
-struct Walk {
+struct TileRange {
   int32_t tile, end;
 };
 
@@ -49,8 +49,8 @@ struct TilePlace {
   bool fused;      // the tile has an epilogue; otherwise alpha, beta, activation and the last two matrices are not set
   uint8_t result;  // the DType in which C is stored
   int32_t rows, cols, depth;
-  int32_t code;  // which of the kernel's code variants computes the tile; kNoCode where there is nothing to compute
-  Walk walk;     // this tile is the first of the range
+  int32_t code;     // which of the kernel's code variants computes the tile; kNoCode where there is nothing to compute
+  TileRange range;  // this tile is the first of the range
 
   __device__ DType result_type() const { return static_cast<DType>(result); }
   __device__ bool stores_sums() const { return sizeof(T) < sizeof(Accumulator<T>) && result_type() == kDTypeOf<Accumulator<T>>; }
@@ -68,7 +68,7 @@ __device__ inline int result_bytes(DType result) {
 // tiles, and a jump costs an instruction fetch (docs/design/latency.md, L12).
 template <class T>
 __device__ inline void leave_after_last(const TilePlace<T>& place) {
-  if (place.walk.tile + 1 >= place.walk.end) leave_kernel();
+  if (place.range.tile + 1 >= place.range.end) leave_kernel();
 }
 
 struct Extent {
@@ -126,7 +126,7 @@ __device__ inline void prefetch_descriptors(const Descriptors& plan, int thread)
 }
 
 // The range of tiles that thread block `index` of the launch computes.
-__device__ inline Walk tiles_of_block(const KernelParameters& parameters, uint32_t index) {
+__device__ inline TileRange tiles_of_block(const KernelParameters& parameters, uint32_t index) {
   const Descriptors& plan = parameters.plan;
   const uint32_t block = static_cast<uint32_t>(parameters.first_block) + index;
   if (block >= static_cast<uint32_t>(plan.num_blocks)) return {0, 0};

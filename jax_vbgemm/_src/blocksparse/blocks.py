@@ -108,7 +108,7 @@ class Blocks:
     def _shown(self, sector: Sector) -> str:
         return f"{self.name}[{sector!r}] is {tuple(self.blocks[sector].shape)}"
 
-    def charges(self, axis: int) -> dict[Hashable, int]:
+    def charge_sizes(self, axis: int) -> dict[Hashable, int]:
         """The size of each charge of an axis."""
         return {charge: size for (at, charge), (size, _) in sorted(self._sizes.items()) if at == axis}
 
@@ -141,8 +141,8 @@ class Blocks:
                 raise ValueError(
                     f"{self.function}: axis {axis} of {self.name} and axis {meets[axis]} of {other.name} are "
                     f"contracted, but {self._shown(sector)} and {other._shown(found[1])}: charge {charge!r} must have "
-                    f"one size, not {size} and {found[0]} (the sizes of charges are {self.charges(axis)} and "
-                    f"{other.charges(meets[axis])})"
+                    f"one size, not {size} and {found[0]} (the sizes of charges are {self.charge_sizes(axis)} and "
+                    f"{other.charge_sizes(meets[axis])})"
                 )
 
 

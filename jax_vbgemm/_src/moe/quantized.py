@@ -141,7 +141,7 @@ def _tokens_8(x: jax.Array, dtype: str, routing: Routing, places: _Places | None
 
 
 def _rows_8(dtype: str, places: _Places | None, rows: int, **gate: Any) -> Rounded:
-    """Rows that a gate computes, in 8 bits."""
+    """The gate's results, computed and rounded to 8 bits in one kernel; with `places` also transposed."""
     if places is None:
         return quantized(dtype, of_rows=True, **gate)
     return quantized(

@@ -22,7 +22,7 @@ from jax_vbgemm._src.moe.scores import (
 )
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_group, sorted_with_rest
 from jax_vbgemm._src.ragged.indices import clamp
-from jax_vbgemm._src.ragged.select_rows import known_selection, select_rows
+from jax_vbgemm._src.ragged.select_rows import masked_selection, select_rows
 from jax_vbgemm._src.util import compat
 from jax_vbgemm._src.util.arguments import unsharded_array
 from jax_vbgemm._src.util.integers import is_integer, saturated
@@ -249,7 +249,7 @@ def summed(y: jax.Array, routing: Routing, *, undefined_rest: bool = False) -> j
         return select_rows(y, routing.slots, routing.rows[:, None])
     exists = jnp.arange(y.shape[0], dtype=jnp.int32) < routing.group_sizes.sum(dtype=jnp.int32)
     tokens = routing.slots.shape[0]
-    back, slots = known_selection(routing.rows, routing.slots, exists, tokens, known_slots=routing.experts >= 0)
+    back, slots = masked_selection(routing.rows, routing.slots, exists, tokens, known_slots=routing.experts >= 0)
     return select_rows(y, slots, back, fills=True)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jax_vbgemm._src.epilogue import Activation
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
-from jax_vbgemm._src.networks.layers import Layer, Reader
+from jax_vbgemm._src.networks.layers import Layer, NetworkReader
 from jax_vbgemm._src.util.arguments import inputs_of, shown
 from jax_vbgemm._src.util.distinct import distinct
 
@@ -92,7 +92,7 @@ def apply(
       >>> networks.apply([members], jnp.ones((10, 4)), jnp.tanh)[0].shape
       (5, 10, 1)
     """
-    names, layers = networks_of(Reader(NAME, activation, final_activation, dtype, precision), networks)
+    names, layers = networks_of(NetworkReader(NAME, activation, final_activation, dtype, precision), networks)
     xs = _inputs(names, layers, inputs)
     vectors = [x.ndim == 1 for x in xs]
     arrays, index = distinct(xs)
@@ -119,7 +119,7 @@ def apply(
     return dict(zip(networks, xs, strict=True)) if isinstance(networks, Mapping) else xs
 
 
-def networks_of(reader: Reader, networks: Any) -> tuple[list[str], list[list[Layer]]]:
+def networks_of(reader: NetworkReader, networks: Any) -> tuple[list[str], list[list[Layer]]]:
     """The networks' names in messages, and the layers of each."""
     if not isinstance(networks, Sequence | Mapping) or isinstance(networks, str):
         raise TypeError(

@@ -57,7 +57,7 @@ class Function(NamedTuple):
     function: Callable[..., Any] | None
 
 
-class Reader(NamedTuple):
+class NetworkReader(NamedTuple):
     """Reads networks for a function, which computes with these options whatever options a layer has."""
 
     function: str

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jax_vbgemm._src.epilogue import Activation, resolve_activation
 from jax_vbgemm._src.networks.api import cast, if_one_network, networks_of
-from jax_vbgemm._src.networks.layers import Layer, Reader
+from jax_vbgemm._src.networks.layers import Layer, NetworkReader
 from jax_vbgemm._src.ragged.api import ragged_dot, sizes_argument
 from jax_vbgemm._src.ragged.flat_rows import only_own_columns, stacked, width_of_lines
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_id
@@ -74,7 +74,7 @@ def apply_typed(
             f"{NAME}: networks is a dict: it must be a list, in which network t is that of type t; jax.jit sorts the "
             "keys of a dict"
         )
-    names, layers = networks_of(Reader(NAME, activation, final_activation, dtype, precision), networks)
+    names, layers = networks_of(NetworkReader(NAME, activation, final_activation, dtype, precision), networks)
     _check_alike(names, layers)
     x = as_array(NAME, "x", x)
     first = layers[0][0]

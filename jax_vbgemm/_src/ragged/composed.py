@@ -12,7 +12,7 @@ from jax_vbgemm._src.epilogue import Epilogue, activated
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.primitive import SCALED, Ragged, bind
 from jax_vbgemm._src.ragged.reference import finish, mapped, rows_with_weights
-from jax_vbgemm._src.ragged.select_rows import known_selection, select_rows
+from jax_vbgemm._src.ragged.select_rows import masked_selection, select_rows
 from jax_vbgemm._src.scaled.scaled import spread
 
 Product = Callable[[Sequence[jax.Array], Ragged], jax.Array]
@@ -59,7 +59,7 @@ def _selected_rows(
         return lhs.at[jnp.where(known, gather, lhs.shape[0])].get(mode="fill", fill_value=0)
     if known is None:
         return select_rows(lhs, gather[:, None], slots)
-    return select_rows(lhs, *known_selection(gather, slots, known, lhs.shape[0]), fills=True)
+    return select_rows(lhs, *masked_selection(gather, slots, known, lhs.shape[0]), fills=True)
 
 
 def accumulated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:

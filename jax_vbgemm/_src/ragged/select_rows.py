@@ -45,7 +45,7 @@ def select_rows(x: jax.Array, index: jax.Array, back: jax.Array, *, fills: bool 
     return result
 
 
-def known_selection(
+def masked_selection(
     row: jax.Array, slots: jax.Array, known: jax.Array, n: int, known_slots: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
     """A selection of one of n rows for each of m, row (m,), and its inverse, slots (n, terms), without those of the m

@@ -96,7 +96,8 @@ def _narrowest(tiles: Iterable[TileShape], n: int) -> list[TileShape]:
 
 
 class _Times:
-    """For each tcf, its time on each problem as a multiple of the fastest tcf's time."""
+    """For each tcf (rows of C that a thread computes in turn; TSM2X's t_cf), its time on each problem as a multiple of
+    the fastest tcf's time."""
 
     def __init__(self) -> None:
         self._slower: dict[int, list[float]] = {}

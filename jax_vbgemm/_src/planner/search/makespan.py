@@ -52,7 +52,9 @@ _MOST_OF_SPLIT = 2.0  # upper bound of the speedup by splitting the last round: 
 
 @dataclass(frozen=True)
 class Makespan(DraftPlanner):
-    """All tiles of a draft belong to one launched kernel, as kernels run one after another; each kernel is tried.
+    """The package's own planner: searches for the smallest predicted makespan.
+
+    All tiles of a draft belong to one launched kernel, as kernels run one after another; each kernel is tried.
     Problems of several families (planner/model/tile_families.py) may get one launch for each family.
 
     A problem is covered by one tile, or by a large one inside and a smaller one along the ragged edges. Within
@@ -310,7 +312,7 @@ def _evenly_split(
     steps = np.where(may_split, ceil_div(sizes.k, depth), 1)
     step_bytes = max(option.tile.m for option in options) * int(depth.max()) * catalogue.element_bytes
     longest = max(rules.most_read // step_bytes, FEWEST_STEPS)
-    slices = fewest_filling_slices(steps, tiles, device.units * resident, FEWEST_STEPS, rules.full_enough, longest)
+    slices = fewest_filling_slices(steps, tiles, device.units * resident, FEWEST_STEPS, rules.min_slot_fill, longest)
     return replace(found, slices=slices)
 
 

@@ -33,7 +33,7 @@ class Rules:
 
     hardly_slower: ratio of predicted times within which deep tiles get the most K slices.
     clearly_faster: ratio of predicted times below which the K slices of full rounds are taken.
-    full_enough: the fraction of the device's slots that the K slices of streaming tiles have to fill.
+    min_slot_fill: the fraction of the device's slots that the K slices of streaming tiles have to fill.
     most_read: upper bound of the bytes of A that one block of streaming tiles reads.
     slower_reads: the extra time in which other tiles than streaming ones read such operands, as a fraction of the
       bandwidth lower bound.
@@ -57,7 +57,7 @@ class Rules:
     many_transposed_elements: int
     hardly_slower: float
     clearly_faster: float
-    full_enough: float
+    min_slot_fill: float
     most_read: int
     slower_reads: float
     small_array: int
