@@ -48,9 +48,15 @@ using MixedBlock = PipelinedBlock<Source, NoCopier, MixedEpilogue<Source>>;
   define(vbgemm_ragged_along_k_128_##kind, kind, true, false, false, 128, 1, false)
 
 // Of 8-bit factors whose scales hold for all of K: name, arithmetic, columns of a tile.
-#define VBGEMM_EVERY_UNPROMOTED_KERNEL(define, kind)        \
+#define VBGEMM_EVERY_UNPROMOTED_KERNEL(define, kind)     \
   define(vbgemm_ragged_unpromoted_256_##kind, kind, 256) \
   define(vbgemm_ragged_unpromoted_128_##kind, kind, 128)
+#define VBGEMM_EVERY_UNPROMOTED_KERNEL_OF_ALL(define) \
+  VBGEMM_EVERY_UNPROMOTED_KERNEL(define, s8)          \
+  VBGEMM_EVERY_UNPROMOTED_KERNEL(define, e4m3)        \
+  VBGEMM_EVERY_UNPROMOTED_KERNEL(define, e5m2)        \
+  VBGEMM_EVERY_UNPROMOTED_KERNEL(define, e4m3_e5m2)   \
+  VBGEMM_EVERY_UNPROMOTED_KERNEL(define, e5m2_e4m3)
 
 #define VBGEMM_EVERY_RAGGED_KERNEL(define, kind)                                          \
   VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                            \
@@ -88,11 +94,7 @@ VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, f16)
 #undef VBGEMM_DECLARE
 #define VBGEMM_DECLARE(name, kind, cols) extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::GroupParameters, parameters));
-VBGEMM_EVERY_UNPROMOTED_KERNEL(VBGEMM_DECLARE, s8)
-VBGEMM_EVERY_UNPROMOTED_KERNEL(VBGEMM_DECLARE, e4m3)
-VBGEMM_EVERY_UNPROMOTED_KERNEL(VBGEMM_DECLARE, e5m2)
-VBGEMM_EVERY_UNPROMOTED_KERNEL(VBGEMM_DECLARE, e4m3_e5m2)
-VBGEMM_EVERY_UNPROMOTED_KERNEL(VBGEMM_DECLARE, e5m2_e4m3)
+VBGEMM_EVERY_UNPROMOTED_KERNEL_OF_ALL(VBGEMM_DECLARE)
 #undef VBGEMM_DECLARE
 #define VBGEMM_DECLARE(name, kind, weights) extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::GroupParameters, parameters));
 VBGEMM_EVERY_MIXED_KERNEL(VBGEMM_DECLARE, bf16)

@@ -1,6 +1,7 @@
-// The mainloop of 8-bit operands, whose scales apply to 128 steps of K each: those of a stage. A stage's products are summed by the tensor
-// cores alone and then added to the sums in float32, times the stage's scales. This is also what keeps the sums exact: the tensor cores add
-// products of 8-bit floats with some 14 bits (DeepSeek-V3, arXiv 2412.19437, section 3.3.2), so that none of their sums may be longer.
+// The mainloops of 8-bit operands. Scales apply to 128 steps of K each: those of a stage. A stage's products are summed by the tensor cores
+// alone and then added to the sums in float32, times the stage's scales. This is also what keeps the sums exact: the tensor cores add
+// products of 8-bit floats with some 14 bits (DeepSeek-V3, arXiv 2412.19437, section 3.3.2), so that their sums are no longer, unless the
+// caller allows it.
 #pragma once
 #include <type_traits>
 

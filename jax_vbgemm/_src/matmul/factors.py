@@ -111,7 +111,7 @@ def products(
         try:
             sizes = _checked_sizes(a, b, Term(0, 1, index, *of_term))
             a_dtype, b_dtype = a.dtype, b.dtype
-            if a_dtype != b_dtype and not (preferred is not None and _is_float8(a, b)):
+            if a_dtype != b_dtype and not (preferred is not None and is_float8(a, b)):
                 a_dtype = b_dtype = jnp.result_type(*(x.dtype if isinstance(x, View) else x for x in (a, b)))
             dtypes.append(result_dtype(a_dtype, b_dtype, precision, preferred))
         except (ValueError, TypeError) as error:
@@ -170,7 +170,7 @@ def _flags(name: str, option: str, flags: Any, of: FactorTree) -> list[bool]:
     return [bool(leaf) for leaf in leaves]
 
 
-def _is_float8(*operands: Operand) -> bool:
+def is_float8(*operands: Operand) -> bool:
     """Whether an operand is an 8-bit float. It promotes with no other dtype, and is multiplied as it is where the
     caller names the dtype of the result."""
     return any(jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1 for x in operands)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.epilogue import ACTIVATIONS, Activation, Epilogue, resolve_activation
+from jax_vbgemm._src.matmul.factors import is_float8
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, mixed_dtypes, result_dtype
 from jax_vbgemm._src.matmul.precision import accumulation_of_float8, canonical_precision, is_of_float8
 from jax_vbgemm._src.matmul.reference import accumulator
@@ -153,7 +154,7 @@ def ragged_dot(
     if scales:
         precision, out_dtype = canonical_precision(precision), preferred_element_type
         check_options(name, precision, out_dtype)
-        if all(jnp.issubdtype(factor.dtype, jnp.floating) and factor.dtype.itemsize == 1 for factor in (lhs, rhs)):
+        if is_float8(lhs) and is_float8(rhs):
             precision, fast_accumulation = accumulation_of_float8(precision)
         elif is_of_float8(precision):
             raise ValueError(
