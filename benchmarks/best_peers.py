@@ -3,7 +3,7 @@
 \b
   best_peers.py cases TURNS grids held_out --device h200              anywhere: plans and lists, a file for each turn
   best_peers.py run TURNS ROWS.csv --driver DRIVER --peers PEERS      on the GPU, appends rows
-  best_peers.py table ROWS.csv                                        summary and the worst lists
+  best_peers.py table ROWS.csv... [--csv MEDIANS.csv]                 summary and the worst lists
 
 DRIVER is gpu_driver.cu and PEERS cutlass_grouped.cu, compiled as their heads say: both time by one protocol
 (tests/native/gpu_driver/protocol.h) on the same numbers. The best peer is an oracle, chosen for each list afterwards.
@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Annotated
@@ -24,7 +24,7 @@ import typer
 import cases as case_files
 from figures import batch_of, family_of
 from options import Device, Precisions, Workloads, commands
-from workloads import Row, problems_named, read_csv
+from workloads import Row, problems_named, read_csv, write_csv
 
 app = commands(__doc__)
 
@@ -109,22 +109,40 @@ class Cell:
         return f"{self.workload:<24} {self.precision} {self.gain:5.2f} {times} limit {self.share:.0%}"
 
 
-def cells_of(rows: Iterable[Row]) -> list[Cell]:
-    """Each list's time and its best peer's; ValueError where ours is wrong. A peer's wrong results don't count."""
-    times: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+def medians(rows: Iterable[Row]) -> list[Row]:
+    """One row for each peer, list and precision: the median time of the rounds, and the largest errors."""
+    rounds: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        if row.nbad and row.peer.startswith("vbgemm"):
+        rounds[row.workload, row.precision, row.peer].append(row)
+    return [
+        replace(
+            of[0],
+            graph_us=median(row.graph_us for row in of),
+            stream_us=median(row.stream_us for row in of),
+            max_rel_err=max(row.max_rel_err for row in of),
+            cw_err=max(row.cw_err for row in of),
+            nbad=max(row.nbad for row in of),
+        )
+        for of in rounds.values()
+    ]
+
+
+def cells_of(rows: Iterable[Row]) -> list[Cell]:
+    """Each list's time and its best peer's, of medians; ValueError where ours is wrong. A peer's wrong results don't
+    count."""
+    times: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        ours = row.peer.startswith("vbgemm")
+        if ours and row.nbad:
             raise ValueError(f"wrong results of {row.peer} on {row.workload} {row.precision}")
         if not row.nbad:
-            times[row.workload, row.precision]["ours" if row.peer.startswith("vbgemm") else row.peer].append(
-                row.graph_us
-            )
+            times[row.workload, row.precision]["ours" if ours else row.peer] = row.graph_us
     cells = []
     for (workload, precision), of in times.items():
-        ours, others = of.pop("ours", None), {peer: median(values) for peer, values in of.items()}
-        if ours and others:
-            peer = min(others, key=others.__getitem__)
-            cells.append(Cell(workload, precision, median(ours), others[peer], peer))
+        us = of.pop("ours", None)
+        if us and of:
+            peer = min(of, key=of.__getitem__)
+            cells.append(Cell(workload, precision, us, of[peer], peer))
     return cells
 
 
@@ -133,9 +151,15 @@ def seed_of(workload: str) -> str:
 
 
 @app.command()
-def table(csv: Path, worst: int = 15) -> None:
+def table(
+    files: list[Path],
+    worst: int = 15,
+    csv: Annotated[Path | None, typer.Option(help="medians of the rounds are appended")] = None,
+) -> None:
     """Prints a line for each family, precision and batch, and the worst lists."""
-    rows = list(read_csv(Row, csv))
+    rows = medians(row for file in files for row in read_csv(Row, file))
+    if csv:
+        write_csv(csv, rows)
     cells = cells_of(rows)
     groups: dict[tuple[str, str, int], list[Cell]] = defaultdict(list)
     for cell in cells:

@@ -39,7 +39,7 @@ def test_the_best_peer_is_the_least_of_medians_of_right_results():
     times = {"vbgemm_auto": (10, 9, 30), "slow": (40, 2, 30), "fast": (12, 15, 12)}
     rows = [dataclasses.replace(ROW, peer=peer, graph_us=us) for peer, of in times.items() for us in of]
     rows.append(dataclasses.replace(ROW, peer="wrong", graph_us=1.0, nbad=1))
-    (cell,) = best_peers.cells_of(rows)
+    (cell,) = best_peers.cells_of(best_peers.medians(rows))
     assert (cell.ours, cell.best, cell.peer) == (10, 12, "fast")
     with pytest.raises(ValueError, match="wrong results of vbgemm_auto on any_mn128_k128_b8 bf16"):
         best_peers.cells_of([dataclasses.replace(ROW, nbad=1)])
@@ -69,6 +69,7 @@ def test_programs_take_turns(tmp_path):
     call("run", turns, rows, "--driver", program, "--peers", program, "--rounds", 2)
     peers = [line.split(",")[0] for line in rows.read_text().splitlines()[1:]]
     assert peers == [*["vbgemm_auto"] * 2, *["other"] * 2, "vbgemm_auto", "other"] * 2
-    table = call("table", rows)
+    table = call("table", rows, "--csv", tmp_path / "medians.csv")
+    assert len((tmp_path / "medians.csv").read_text().splitlines()) == 1 + 2 * 3
     assert "any      bf16 b2     1.20  1.20   0/2" in table
     assert "any new  bf16 b2     1.20  1.20   0/1" in table
