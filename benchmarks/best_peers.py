@@ -12,34 +12,17 @@ A time is the median of the rounds.
 
 import subprocess
 import time
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import geometric_mean, median
 from typing import Annotated
 
 import typer
 
 import cases as case_files
-from figures import batch_of, family_of
 from options import Device, Precisions, Workloads, commands
+from peer_gains import cells_of, grouped, medians
 from workloads import Row, problems_named, read_csv, write_csv
 
 app = commands(__doc__)
-
-# The limit: 0.8 us of a launch inside a graph, and the larger one of bytes at an H200's 4.0 TB/s and products at the
-# rates of 8192^3 (results/peers/README.md; an H200's tensor cores are those of an H100).
-LAUNCH_US, BANDWIDTH = 0.8, 4.0e12
-RATES = {"bf16": 688e12, "tf32": 359e12}
-BYTES = {"bf16": 2, "tf32": 4}
-
-
-def limit_us(workload: str, precision: str) -> float:
-    problems = problems_named(workload)
-    moved = sum(p.m * p.k + p.k * p.n + p.m * p.n for p in problems) * BYTES[precision]
-    flops = sum(2 * p.m * p.n * p.k for p in problems)
-    return LAUNCH_US + 1e6 * max(moved / BANDWIDTH, flops / RATES[precision])
 
 
 @app.command()
@@ -87,69 +70,6 @@ def run(
                     typer.echo(f"{turn.stem}: {command[0]}: {done.stderr[-300:] or f'returned {done.returncode}'}")
 
 
-@dataclass(frozen=True)
-class Cell:
-    workload: str
-    precision: str
-    ours: float
-    best: float
-    peer: str
-
-    @property
-    def gain(self) -> float:
-        return self.best / self.ours
-
-    @property
-    def share(self) -> float:
-        """Of the limit's rate."""
-        return limit_us(self.workload, self.precision) / self.ours
-
-    def __str__(self) -> str:
-        times = f"{self.ours:8.2f} us {self.best:8.2f} by {self.peer:<32}"
-        return f"{self.workload:<24} {self.precision} {self.gain:5.2f} {times} limit {self.share:.0%}"
-
-
-def medians(rows: Iterable[Row]) -> list[Row]:
-    """One row for each peer, list and precision: the median time of the rounds, and the largest errors."""
-    rounds: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        rounds[row.workload, row.precision, row.peer].append(row)
-    return [
-        replace(
-            of[0],
-            graph_us=median(row.graph_us for row in of),
-            stream_us=median(row.stream_us for row in of),
-            max_rel_err=max(row.max_rel_err for row in of),
-            cw_err=max(row.cw_err for row in of),
-            nbad=max(row.nbad for row in of),
-        )
-        for of in rounds.values()
-    ]
-
-
-def cells_of(rows: Iterable[Row]) -> list[Cell]:
-    """Each list's time and its best peer's, of medians; ValueError where ours is wrong. A peer's wrong results don't
-    count."""
-    times: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-    for row in rows:
-        ours = row.peer.startswith("vbgemm")
-        if ours and row.nbad:
-            raise ValueError(f"wrong results of {row.peer} on {row.workload} {row.precision}")
-        if not row.nbad:
-            times[row.workload, row.precision]["ours" if ours else row.peer] = row.graph_us
-    cells = []
-    for (workload, precision), of in times.items():
-        us = of.pop("ours", None)
-        if us and of:
-            peer = min(of, key=of.__getitem__)
-            cells.append(Cell(workload, precision, us, of[peer], peer))
-    return cells
-
-
-def seed_of(workload: str) -> str:
-    return " new" if "_s" in workload else ""
-
-
 @app.command()
 def table(
     files: list[Path],
@@ -161,20 +81,11 @@ def table(
     if csv:
         write_csv(csv, rows)
     cells = cells_of(rows)
-    groups: dict[tuple[str, str, int], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        groups[family_of(cell.workload) + seed_of(cell.workload), cell.precision, batch_of(cell.workload) or 0].append(
-            cell
-        )
     typer.echo("best peer / ours: geomean, min, lists below 1; share of the limit: ours, best peer (geomeans)")
-    for (family, precision, batch), group in sorted(groups.items()):
-        gains, shares = [cell.gain for cell in group], [cell.share for cell in group]
-        theirs = geometric_mean(cell.share / cell.gain for cell in group)
-        slower = sum(gain < 1 for gain in gains)
-        mean = geometric_mean(gains)
+    for (family, new, precision, batch), group in grouped(cells).items():
         typer.echo(
-            f"{family:<8} {precision} b{batch:<4} {mean:5.2f} {min(gains):5.2f} {slower:3}/{len(gains)}"
-            f"   {geometric_mean(shares):4.0%} {theirs:4.0%}"
+            f"{family + ' new' * new:<8} {precision} b{batch:<4} {group.gain:5.2f} {group.least:5.2f}"
+            f" {group.slower:3}/{len(group.cells)}   {group.share:4.0%} {group.peers_share:4.0%}"
         )
     for cell in sorted(cells, key=lambda cell: cell.gain)[:worst]:
         typer.echo(str(cell))

@@ -10,6 +10,7 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 import best_peers
+import peer_gains
 from stand_in import read_cases
 from workloads import Row, expand, problems_named
 
@@ -31,18 +32,18 @@ def test_other_seeds_are_other_lists_of_the_same_distribution():
 
 
 def test_the_limit_is_that_of_the_peers_figures_at_their_bandwidth(monkeypatch):
-    monkeypatch.setattr(best_peers, "BANDWIDTH", 3.0e12)
-    assert best_peers.limit_us("any_mn128_k1024_b16", "bf16") == pytest.approx(1.39, rel=0.01)  # peers/h100_best.csv
+    monkeypatch.setattr(peer_gains, "BANDWIDTH", 3.0e12)
+    assert peer_gains.limit_us("any_mn128_k1024_b16", "bf16") == pytest.approx(1.39, rel=0.01)  # peers/h100_best.csv
 
 
 def test_the_best_peer_is_the_least_of_medians_of_right_results():
     times = {"vbgemm_auto": (10, 9, 30), "slow": (40, 2, 30), "fast": (12, 15, 12)}
     rows = [dataclasses.replace(ROW, peer=peer, graph_us=us) for peer, of in times.items() for us in of]
     rows.append(dataclasses.replace(ROW, peer="wrong", graph_us=1.0, nbad=1))
-    (cell,) = best_peers.cells_of(best_peers.medians(rows))
+    (cell,) = peer_gains.cells_of(peer_gains.medians(rows))
     assert (cell.ours, cell.best, cell.peer) == (10, 12, "fast")
     with pytest.raises(ValueError, match="wrong results of vbgemm_auto on any_mn128_k128_b8 bf16"):
-        best_peers.cells_of([dataclasses.replace(ROW, nbad=1)])
+        peer_gains.cells_of([dataclasses.replace(ROW, nbad=1)])
 
 
 # Writes a row for each list of the turn: 10 us for the driver, 12 us for the peers.
