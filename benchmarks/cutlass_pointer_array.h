@@ -47,6 +47,7 @@ struct PointerArray {
     const auto on_device = [](const DeviceMemory& memory, const auto& items) {
       return reinterpret_cast<typename std::decay_t<decltype(items)>::value_type*>(memory.data());
     };
+    const auto hardware = cutlass::KernelHardwareInfo::make_kernel_hardware_info<Kernel>(0);
     std::vector<Device> calls(list.copies.count());
     std::vector<DeviceMemory> workspace;
     for (int copy = 0; copy < list.copies.count(); ++copy) {
@@ -56,7 +57,7 @@ struct PointerArray {
                                            {const_cast<const Element**>(pointers(0)), on_device(device_a, a),
                                             const_cast<const Element**>(pointers(1)), on_device(device_b, b)},
                                            {{}, nullptr, on_device(device_c, c), pointers(2), on_device(device_c, c)},
-                                           cutlass::KernelHardwareInfo::make_kernel_hardware_info<Kernel>(0)};
+                                           hardware};
       arguments.epilogue.thread.alpha = 1, arguments.epilogue.thread.beta = 0;
       if (workspace.empty()) workspace.emplace_back(Device::get_workspace_size(arguments));  // calls follow each other
       if (calls[copy].initialize(arguments, workspace[0].data()) != cutlass::Status::kSuccess) return false;
