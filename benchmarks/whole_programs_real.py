@@ -168,6 +168,7 @@ def fennol(size: str) -> list[Case]:
 def qwen3(size: str) -> list[Case]:
     """The mixture-of-experts layer of Qwen3 in the path that tunix takes without a mesh: a loop over all experts."""
     without_init("tunix")
+    without_init("tunix.models.qwen3")
     from flax import nnx
     from tunix.models.qwen3.model import ModelConfig, MoELayer
 
