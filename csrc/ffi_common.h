@@ -136,12 +136,12 @@ inline ffi::Error check_attributes(const Arguments& given, size_t extra_results)
                   std::to_string(kCatalogue) + "): lower or export it again with this version");
   }
   const int64_t operands = static_cast<int64_t>(given.operands.size()), results = static_cast<int64_t>(given.results.size());
-  const Bound of_buffers[] = {
+  const Bound buffer_bounds[] = {
       {"the number of operands", operands, 1, INT32_MAX, "a call has at least one factor"},
       {"the number of results", results, static_cast<int64_t>(1 + extra_results), INT32_MAX, "a call has a result beside its workspace"},
       {"num_factors", given.num_factors, 1, operands, "factors are operands"},
   };
-  if (ffi::Error error = check_bounds(of_buffers); error.failure()) return error;
+  if (ffi::Error error = check_bounds(buffer_bounds); error.failure()) return error;
   const Bound others[] = {
       {"num_addends", given.num_addends, 0, operands - given.num_factors, "addends are operands after the factors"},
       {"kind", given.kind, 0, kKinds - 1, "these arithmetics exist"},

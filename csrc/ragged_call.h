@@ -230,17 +230,17 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
     return "a ragged contraction with scales must have transpose_rhs";
   }
   const int64_t depth = call.contraction ? call.m : call.k;
-  const bool of_columns = has_column_scales(call);
+  const bool per_column = has_column_scales(call);
   if (!blocks(call.lhs_scale, call.lhs_blocks, call.k, call.contraction ? kScaledColumns : kScaledDepth) ||
       (call.contraction && !blocks(call.lhs_scale, call.rhs_k_blocks, depth, kScaledDepth)) ||
       !blocks(call.rhs_scale, call.rhs_k_blocks, depth, kScaledDepth) ||
-      !(blocks(call.rhs_scale, call.rhs_column_blocks, call.columns(), kScaledColumns) || of_columns)) {
+      !(blocks(call.rhs_scale, call.rhs_column_blocks, call.columns(), kScaledColumns) || per_column)) {
     return "a scale must have one block, or one for each 128 steps of K and 128 columns";
   }
-  if (of_columns && call.rhs_column_blocks > 1 && call.rhs_k_blocks > 1 && !call.is_mixed()) {
+  if (per_column && call.rhs_column_blocks > 1 && call.rhs_k_blocks > 1 && !call.is_mixed()) {
     return "beside 8-bit lhs, a scale of a single column must have all of K";
   }
-  if (call.gated && call.rhs_scale.data && call.rhs_column_blocks > 1 && !of_columns && call.n % kScaledColumns) {
+  if (call.gated && call.rhs_scale.data && call.rhs_column_blocks > 1 && !per_column && call.n % kScaledColumns) {
     return "blocks of columns of a gated product must not lie in both halves";
   }
   if (call.halves == RaggedHalves::k && call.gated) return "a gated product has halves of columns";

@@ -1,7 +1,7 @@
 // Other forms of a product: transposed, with other factors, or a part of its K.
 #pragma once
 #include "cpu/kernels.h"
-#include "cpu/past_caches.h"
+#include "cpu/streaming_stores.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
@@ -9,8 +9,8 @@ namespace vbgemm::VBGEMM_ISA {
 inline Matrix transposed(const Matrix& x) { return {x.data, x.col_stride, x.row_stride}; }
 __attribute__((always_inline)) inline Product transposed(const Product& p) {
   const Kind kind = kind_of(arithmetic_of(p.kind).rhs, arithmetic_of(p.kind).lhs);
-  return {kind,     p.out_dtype, p.n,       p.m,          p.k, transposed(p.b), transposed(p.a), transposed(p.c),
-          p.finish, p.whole_n,   p.whole_m, p.past_caches};
+  return {kind,     p.out_dtype, p.n,       p.m,         p.k, transposed(p.b), transposed(p.a), transposed(p.c),
+          p.finish, p.whole_n,   p.whole_m, p.may_stream};
 }
 
 // The transposed product. `finish` receives its epilogue, if it has one.
@@ -55,7 +55,7 @@ inline constexpr int64_t kFromMemory = 4 << 20, kPartOfInterleaved = 128;
 // The answer is the same for all tiles and for the transposed product, as the order of additions depends on it: it is made of K, strides,
 // and distances that no tile changes.
 inline bool are_interleaved(const Product& p, const Factors* more, int64_t count, bool is_transposed) {
-  const auto lie_together = [](const Matrix& x, const Matrix& y, int64_t bytes) {
+  const auto interleave_in_memory = [](const Matrix& x, const Matrix& y, int64_t bytes) {
     const int64_t apart = magnitude(static_cast<const char*>(y.data) - static_cast<const char*>(x.data));
     const bool alike = x.row_stride == y.row_stride && x.col_stride == y.col_stride;
     return alike && apart < smaller(magnitude(x.row_stride), magnitude(x.col_stride)) * bytes;
@@ -66,7 +66,7 @@ inline bool are_interleaved(const Product& p, const Factors* more, int64_t count
   for (int64_t i = 0; i < count && found; ++i) {
     Product piece = p;
     with_factors(piece, more[i], is_transposed);
-    found = piece.k == p.k && lie_together(p.a, piece.a, a_bytes) && lie_together(p.b, piece.b, b_bytes);
+    found = piece.k == p.k && interleave_in_memory(p.a, piece.a, a_bytes) && interleave_in_memory(p.b, piece.b, b_bytes);
   }
   return found;
 }

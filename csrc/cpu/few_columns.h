@@ -9,7 +9,7 @@
 #include "cpu/epilogue.h"
 #include "cpu/kernels.h"
 #include "cpu/pack.h"
-#include "cpu/past_caches.h"
+#include "cpu/streaming_stores.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
@@ -84,7 +84,7 @@ class FewColumns {
   }
 
   // Interleaves the steps of B, which has one vector for each step of K. The last, partial group also covers earlier steps, so that
-  // no load leaves A; are_left_ zeroes these.
+  // no load leaves A; is_new_lane_ zeroes these.
   template <int S>
   void interleave_steps() {
     if constexpr (S > 2) {
@@ -93,8 +93,8 @@ class FewColumns {
     T* to = packed_b_;
     int64_t k = 0;
     for (; k + S <= k_; k += S, to += kWidth) store(to, interleave<S>(packed_b_ + k * kWidth, kWidth));
-    are_left_ = (numbered(AllLanes<T>{}) & (S - 1)) >= static_cast<Int>(S - (k_ - k));
-    if (k < k_) store(to, V(Ints(interleave<S>(packed_b_ + (k_ - S) * kWidth, kWidth)) & are_left_));
+    is_new_lane_ = (numbered(AllLanes<T>{}) & (S - 1)) >= static_cast<Int>(S - (k_ - k));
+    if (k < k_) store(to, V(Ints(interleave<S>(packed_b_ + (k_ - S) * kWidth, kWidth)) & is_new_lane_));
   }
 
   template <int S>
@@ -104,7 +104,7 @@ class FewColumns {
     }
     constexpr int kColumns = kWidth / S;
     const auto* a = static_cast<const NumberOf<Lhs>*>(p.a.data);
-    const bool in_place = finishes_in_place(p), streams = goes_past_caches(p) && writes_vectors(p);
+    const bool in_place = finishes_in_place(p), streams = should_stream(p) && writes_vectors(p);
     const int64_t ahead = streams ? prefetch_distance(p, kGroup) : 0;
     alignas(64) T results[kRows * kColumns], dense[kRows * kColumns];
     for (int64_t i = 0; i < p.m; i += kRows, a += kRows * p.a.row_stride) {
@@ -165,7 +165,7 @@ class FewColumns {
     if (k < k_) {
       const V steps = load<V>(b);
 #pragma GCC unroll 16
-      for (int r = 0; r < kGroup; ++r) sums[r] += V(Ints(load_repeated<S>(row(r) + k_ - S)) & are_left_) * steps;
+      for (int r = 0; r < kGroup; ++r) sums[r] += V(Ints(load_repeated<S>(row(r) + k_ - S)) & is_new_lane_) * steps;
     }
 #pragma GCC unroll 4
     for (int step = 1, count = kGroup / 2; step < S; step *= 2, count /= 2) {
@@ -175,8 +175,8 @@ class FewColumns {
   }
 
   int64_t k_;
-  int64_t steps_;  // steps of K in a vector
-  Ints are_left_;  // lanes of the last vector whose steps have not been summed before
+  int64_t steps_;     // steps of K in a vector
+  Ints is_new_lane_;  // lanes of the last vector whose steps have not been summed before
   T* copy_of_a_;
   T* packed_b_;
 };

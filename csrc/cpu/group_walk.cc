@@ -143,14 +143,14 @@ void GroupWalk::run(int64_t begin, int64_t end) const {
     Finish finish{{1, 0}, {0, 0}, {}, from(p.bias, row, col, out_dtype_), activation_, scale};
     const bool finishes = p.k > 0 && (finish.bias.data || finish.scale.data || activation_ != Activation::none);
     kernels().multiply({kind_, out_dtype_, rows, cols, p.k, from(p.a, row, 0, arithmetic.lhs), from(p.b, 0, col, arithmetic.rhs),
-                        from(p.c, row, col, out_dtype_), finishes ? &finish : nullptr, p.m, p.n, past_caches_},
+                        from(p.c, row, col, out_dtype_), finishes ? &finish : nullptr, p.m, p.n, may_stream_},
                        scratch);
   }
 }
 
 void add_products(const RaggedCall& call, GroupWalk& walk) {
   const int64_t bytes = call.batch[0] * call.batch[1] * results_of(call) * bytes_of(call.out_dtype);
-  if (bytes >= kCacheBytes) walk.past_caches();
+  if (bytes >= kCacheBytes) walk.allow_streaming();
   for (int64_t outer = 0; outer < call.batch[0]; ++outer) {
     for (int64_t inner = 0; inner < call.batch[1]; ++inner) Entry(entry_of(call, outer, inner), walk).add_products();
   }

@@ -24,8 +24,8 @@ class GroupWalk {
   GroupWalk(Kind kind, DType out_dtype, Activation activation) : kind_(kind), out_dtype_(out_dtype), activation_(activation) {}
 
   void add(const GroupProduct& product);
-  void cut(int64_t threads);                   // to be called after the last product; makes enough pieces for the threads
-  void past_caches() { past_caches_ = true; }  // results are written past the caches where that pays
+  void cut(int64_t threads);                      // to be called after the last product; makes enough pieces for the threads
+  void allow_streaming() { may_stream_ = true; }  // results are written past the caches where that pays
 
   int64_t pieces() const { return first_piece_.empty() ? 0 : first_piece_.back(); }
   double work() const { return work_; }  // in multiply-adds
@@ -39,7 +39,7 @@ class GroupWalk {
   std::vector<int64_t> first_piece_;  // of each product, and one past the last piece
   int64_t rows_ = 1, cols_ = 1;       // maximum size of a piece
   double work_ = 0;
-  bool past_caches_ = false;
+  bool may_stream_ = false;
 };
 
 // Adds the products of all entries of a call. No group size, whatever its value, leads outside the call's buffers.

@@ -38,7 +38,7 @@ struct Product {
   Matrix a, b, c;
   const Finish* finish;      // null: c = a b
   int64_t whole_m, whole_n;  // sizes of the whole problem that this product is a part of
-  bool past_caches;          // whether c is written with non-temporal stores, past the caches
+  bool may_stream;           // whether c is written with non-temporal stores, past the caches
 };
 
 // c = finish(the sum over `slices` sets of split-K partial sums, each rows x cols accumulators). The rows of a set are `pitch` apart, the

@@ -4,8 +4,8 @@
 // on how C is cut into tiles. A complex product is computed as a real one: each row of A becomes two rows, its real and its imaginary
 // parts, and B is used as it is in memory, as (re, im) pairs. join() adds the two rows.
 #pragma once
-#include "cpu/past_caches.h"
 #include "cpu/simd.h"
+#include "cpu/streaming_stores.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
@@ -249,7 +249,7 @@ inline constexpr Reciprocals kReciprocals;
 
 // Divides rows into groups as evenly as possible: 16 rows become 6, 5 and 5, which hide latencies better than 6, 6 and 4.
 struct RowGroups {
-  static constexpr int kMostRows = Reciprocals::kMaxDivisor;
+  static constexpr int kMaxGroupRows = Reciprocals::kMaxDivisor;
   RowGroups(int m, int most) : count(quotient(m + most - 1, most)), base(quotient(m, count)), larger(m - base * count) {}
   int rows(int group) const { return base + (group < larger); }
   // How many groups from this one on have as many rows.

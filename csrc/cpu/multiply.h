@@ -13,9 +13,9 @@
 #include "cpu/kernels.h"
 #include "cpu/micro_kernel.h"
 #include "cpu/pack.h"
-#include "cpu/past_caches.h"
 #include "cpu/short_rows.h"
 #include "cpu/small.h"
+#include "cpu/streaming_stores.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
@@ -42,7 +42,7 @@ class Multiplier {
   void run() {
     // Nothing of the loops below is left of a product of this size: it has one block, whose K has one part.
     if (p_.m <= kMaxRowsA && p_.n * kParts < kWide && p_.k <= kMaxK) return multiply_part({0, 0, p_.m, p_.n}, {0, p_.k, first_, last_});
-    for_each_block(p_, [this](const Block& of_c) { block(of_c); });
+    for_each_block(p_, [this](const Block& c_block) { block(c_block); });
   }
 
   // The parts of K are as long as the memory for a block of A permits, which is not needed otherwise here: hardware prefetchers lose track
@@ -55,8 +55,8 @@ class Multiplier {
       for (int64_t at = 0; at < rows * p_.n; ++at) sums[at] = Vec<T>{};
       for (int64_t k = 0; k < p_.k; k += part) {
         const int64_t count = smaller(part, p_.k - k), column = ceil_div(count, kWidth) * kWidth + kWidth;
-        copy_columns_of_b(k, count, column);
-        dot_part(p_.n, a_ + i * p_.a.row_stride + k, p_.a.row_stride, rows, columns_of_b(), column, count, sums);
+        copy_columns_b(k, count, column);
+        dot_part(p_.n, a_ + i * p_.a.row_stride + k, p_.a.row_stride, rows, columns_b(), column, count, sums);
       }
       const int64_t width = ceil_div(p_.n, kWidth) * kWidth, group = kMaxSums * kWidth / width;
       alignas(64) T result[kMaxSums * kWidth];
@@ -73,7 +73,7 @@ class Multiplier {
   static void run_sum(const Product& p, const Factors* more, int64_t count, bool is_transposed, Scratch& scratch) {
     const bool together = are_interleaved(p, more, count, is_transposed);
     const int64_t step = together ? kPartOfInterleaved : p.k;
-    for_each_block(p, [&](const Block& of_c) {
+    for_each_block(p, [&](const Block& c_block) {
       int64_t k = 0;
       do {
         for (int64_t i = -1; i < count; ++i) {
@@ -84,7 +84,7 @@ class Multiplier {
           }
           if (together) piece = part_along_k(piece, k, smaller(step, p.k - k));
           const bool first = k == 0 && i < 0, last = k + step >= p.k && i + 1 == count;
-          Multiplier(piece, scratch, first, last).block(of_c);
+          Multiplier(piece, scratch, first, last).block(c_block);
         }
         k += step;
       } while (k < p.k);
@@ -107,12 +107,12 @@ class Multiplier {
   static constexpr bool kConverts = sizeof(A) != sizeof(T);
   static constexpr int64_t kMaxK = 384, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
   static constexpr int64_t kFarApart = 256 << 10;
-  static_assert(kMaxRowsA <= RowGroups::kMostRows);
+  static_assert(kMaxRowsA <= RowGroups::kMaxGroupRows);
   static constexpr int64_t kWide = 8 * kWidth;  // from so many numbers on, other orders of reading B and writing C may be faster
-  // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kBytesOfNarrowB:
+  // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kNarrowBytesB:
   // what a level-2 cache holds of B beside them. Measured on two Xeon cores with AVX-512 and 2 MB of level 2 each (2026-11-24,
   // docs/design/cpu.md, P9); not measured elsewhere.
-  static constexpr int64_t kNarrow = 6, kNarrowRows = 16, kBytesOfNarrowB = 512 << 10;
+  static constexpr int64_t kNarrow = 6, kNarrowRows = 16, kNarrowBytesB = 512 << 10;
   // Up to kShortK steps of K, stores to C decide: rows of C that are a multiple of 4 KB apart fall into one cache set, so that only
   // kFewRows are written at a time, in longer pieces. Measured on two EPYC cores with AVX-512 (docs/design/cpu.md, P11).
   static constexpr int kShortK = 16, kFewRows = 4;
@@ -147,10 +147,10 @@ class Multiplier {
     int64_t b_k;
   };
 
-  T* columns_of_b() const { return copy_of_a_; }
-  void copy_columns_of_b(int64_t k, int64_t count, int64_t column) {
+  T* columns_b() const { return copy_of_a_; }
+  void copy_columns_b(int64_t k, int64_t count, int64_t column) {
     const B* from = b_ + k * p_.b.row_stride;
-    T* const to = columns_of_b();
+    T* const to = columns_b();
     if (p_.b.col_stride == 1) {
       transpose_panel(from, p_.b.row_stride, p_.n, count, to, column);
     } else {
@@ -162,24 +162,26 @@ class Multiplier {
   }
 
   // Returns the length of equal parts of `length`, none of which is longer than `most`.
-  static int64_t even_part(int64_t length, int64_t most) { return length > most ? ceil_div(length, ceil_div(length, most)) : length; }
+  static int64_t equal_part_length(int64_t length, int64_t most) {
+    return length > most ? ceil_div(length, ceil_div(length, most)) : length;
+  }
 
   // In a narrow block, some rows at a time go through all parts of K, or through as many as leave B's rows in the level-2 cache. (K = 0 has
   // one part.)
   void block(const Block& block) {
     const bool narrow = is_narrow(block);
     const int64_t rows = narrow ? kNarrowRows : block.m;
-    const int64_t stretch = narrow ? even_part(p_.k, kBytesOfNarrowB / (p_.n * kParts * kSize)) : p_.k;
+    const int64_t stretch = narrow ? equal_part_length(p_.k, kNarrowBytesB / (p_.n * kParts * kSize)) : p_.k;
     int64_t k = 0;
     do {
       for (int64_t i = 0; i < block.m; i += rows) {
-        multiply_stretch({block.i + i, block.j, smaller(rows, block.m - i), block.n, i}, k, smaller(p_.k, k + stretch));
+        multiply_k_range({block.i + i, block.j, smaller(rows, block.m - i), block.n, i}, k, smaller(p_.k, k + stretch));
       }
     } while ((k += stretch) < p_.k);
   }
 
-  void multiply_stretch(const Block& block, int64_t begin, int64_t end) {
-    const int64_t step = even_part(end - begin, part_of_k(block));
+  void multiply_k_range(const Block& block, int64_t begin, int64_t end) {
+    const int64_t step = equal_part_length(end - begin, part_of_k(block));
     int64_t k = begin;
     do {
       const int64_t count = smaller(step, end - k);
@@ -205,7 +207,7 @@ class Multiplier {
   // Memory is faster for longer pieces of A's rows: where B is one vector wide, more steps of it fit the cache.
   int64_t part_of_k(const Block& block) const {
     if (streams(block)) return 16;
-    return block.n * kParts <= kWidth && !copies_a(block) ? kMaxVectors * kMaxK : kMaxK;
+    return block.n * kParts <= kWidth && !should_copy_a(block) ? kMaxVectors * kMaxK : kMaxK;
   }
 
   // Prefetches what the next part of K reads of these columns: hardware prefetchers follow rows, but not from one page to the next.
@@ -220,10 +222,10 @@ class Multiplier {
 
   void multiply_part(const Block& block, const PartOfK& k) {
     const A* a = a_ + (block.i * p_.a.row_stride + k.begin * p_.a.col_stride) * kParts;
-    const bool copies = copies_a(block);
+    const bool copies = should_copy_a(block);
     Micro<T> micro;
     micro.k = k.count;
-    micro.streams = goes_past_caches(p_) && writes_vectors();
+    micro.streams = should_stream(p_) && writes_vectors();
     micro.ahead = micro.streams && !copies ? prefetch_distance(p_, Micros::max_rows(1)) : 0;
     micro.scales = in_place_ && p_.finish;
     micro.alpha = micro.scales ? static_cast<T>(p_.finish->alpha[0]) : T(1);
@@ -234,7 +236,7 @@ class Multiplier {
       micro.a = reinterpret_cast<const T*>(a), micro.a_row = p_.a.row_stride * kParts, micro.a_k = p_.a.col_stride * kParts;
     }
     micro.sums_row = ceil_div(block.n * kParts, kWidth) * kWidth;
-    if (goes_by_rows(block, k, micro.sums_row)) return multiply_by_rows(block, k, micro);
+    if (prefers_row_order(block, k, micro.sums_row)) return multiply_by_rows(block, k, micro);
     const bool prefetches = !k.last && streams(block);
     for (int64_t j = 0, left = micro.sums_row / kWidth; left > 0;) {
       const Panel panel = make_panel(block, k, j, Micros::panel_vectors(left, block.m), packed_b_);
@@ -293,7 +295,7 @@ class Multiplier {
 
   // Whether C is computed along its rows. A product with a short K mostly writes C, which is faster along its rows, from a B that stays in
   // the level-2 cache.
-  static bool goes_by_rows(const Block& block, const PartOfK& k, int64_t width) {
+  static bool prefers_row_order(const Block& block, const PartOfK& k, int64_t width) {
     return width >= kWide && k.count <= 64 && block.m > Micros::max_rows(4) && width <= 2 * kMaxPanels * kWidth &&
            k.count * width * kSize <= Scratch::kBytesB;
   }
@@ -319,7 +321,7 @@ class Multiplier {
 
   // Whether a block of A is copied. A is read row by row in small pieces, which is fast in place unless its columns collide, or its rows
   // are parts of longer rows that are whole pages apart.
-  bool copies_a(const Block& block) const {
+  bool should_copy_a(const Block& block) const {
     if (kConverts) return true;
     if (block.n < 4 * kWidth) return false;
     if (p_.a.col_stride != 1) return collides(p_.a.col_stride);
@@ -367,7 +369,7 @@ template <class Lhs, class Rhs>
 inline void multiply_by(Algorithm algorithm, const Product& product, Scratch& scratch) {
   using Mine = Multiplier<Lhs, Rhs>;
   const auto run_by = [&](bool writes_vectors, auto run_piece) {
-    if (goes_past_caches(product) && !writes_vectors) return run_past_caches(product, scratch, run_piece);
+    if (should_stream(product) && !writes_vectors) return run_streaming(product, scratch, run_piece);
     run_piece(product);
   };
   if (algorithm == Algorithm::short_rows) {
@@ -389,13 +391,13 @@ inline void multiply_by(Algorithm algorithm, const Product& product, Scratch& sc
 template <class Lhs, class Rhs>
 inline void multiply_either_way(const Product& p, Scratch& scratch) {
   constexpr int kOneVector = kLanes<SumNumberOf<Lhs>> / (1 + kIsComplex<Lhs>);
-  const Algorithm as_it_is = algorithm_of<Lhs, Rhs>(p);
-  if (as_it_is != Algorithm::blocks) return multiply_by<Lhs, Rhs>(as_it_is, p, scratch);
+  const Algorithm untransposed = algorithm_of<Lhs, Rhs>(p);
+  if (untransposed != Algorithm::blocks) return multiply_by<Lhs, Rhs>(untransposed, p, scratch);
   const Product other = transposed(p);
   const Algorithm across = algorithm_of<Rhs, Lhs>(other);
   if (across == Algorithm::blocks) {
     if (Small<Lhs, Rhs>::takes(p)) return Small<Lhs, Rhs>::run(p);
-    if (cost(other, kOneVector) >= cost(p, kOneVector)) return multiply_by<Lhs, Rhs>(as_it_is, p, scratch);
+    if (cost(other, kOneVector) >= cost(p, kOneVector)) return multiply_by<Lhs, Rhs>(untransposed, p, scratch);
   }
   Finish finish;
   multiply_by<Rhs, Lhs>(across, transposed(p, finish), scratch);

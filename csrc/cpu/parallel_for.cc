@@ -19,7 +19,7 @@
 namespace vbgemm {
 namespace {
 
-constexpr int kPauses = 200;  // iterations of waiting before the caller goes to sleep: about the time of a small block
+constexpr int kSpinIterations = 200;  // iterations of waiting before the caller goes to sleep: about the time of a small block
 
 }  // namespace
 
@@ -84,7 +84,7 @@ void ParallelWork::help(bool caller) {
 }
 
 void ParallelWork::wait() {
-  for (int i = 0; i < kPauses && done_ != pieces_; ++i) VBGEMM_PAUSE();
+  for (int i = 0; i < kSpinIterations && done_ != pieces_; ++i) VBGEMM_PAUSE();
   if (done_ == pieces_) return;
   std::unique_lock<std::mutex> lock(mutex_);
   all_done_.wait(lock, [this] { return done_ == pieces_; });

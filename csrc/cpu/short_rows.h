@@ -9,7 +9,7 @@
 #include "cpu/epilogue.h"
 #include "cpu/kernels.h"
 #include "cpu/pack.h"
-#include "cpu/past_caches.h"
+#include "cpu/streaming_stores.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
@@ -63,14 +63,14 @@ inline void multiply_short_rows(const T* a, int64_t rows, const T (&b)[kMaxShort
   using V = Vec<T>;
   constexpr int kWidth = kLanes<T>;
   for (int j = 0; j < n; ++j) {
-    const VectorOfRows<T> of_c(j, n);
+    const VectorOfRows<T> c_vector(j, n);
     Vec<int32_t> at[K];
     V factor[K];
     for (int k = 0; k < K; ++k) {
-      at[k] = of_c.permutation(of_c.row * K + k);
-      factor[k] = permuted<1>(b[k], of_c.permutation(of_c.column));
+      at[k] = c_vector.permutation(c_vector.row * K + k);
+      factor[k] = permuted<1>(b[k], c_vector.permutation(c_vector.column));
     }
-    const T* from = a + of_c.first * K;
+    const T* from = a + c_vector.first * K;
     T* to = c + j * kWidth;
     for (int64_t row = 0; row < rows; row += kWidth, from += kWidth * K, to += kWidth * n) {
       V sum{};
@@ -110,10 +110,10 @@ class ShortRows {
         }
       }
     }
-    const int rows_of_a = kWidth % n_ == 0 ? kWidth / n_ : (kWidth - 1 + n_ - 1) / n_ + 1;  // rows that a vector of C can touch
-    const int vectors = (rows_of_a * k_ + kWidth - 1) / kWidth;
+    const int rows_a = kWidth % n_ == 0 ? kWidth / n_ : (kWidth - 1 + n_ - 1) / n_ + 1;  // rows that a vector of C can touch
+    const int vectors = (rows_a * k_ + kWidth - 1) / kWidth;
     vectors_ = vectors <= 2 ? vectors : 4;
-    reach_ = (n_ - 1) * kWidth / n_ * k_ + vectors_ * kWidth;
+    group_reach_ = (n_ - 1) * kWidth / n_ * k_ + vectors_ * kWidth;
   }
 
   // Whether groups of rows of C are whole cache lines. (If they ended in half a line, its other half would be written much later.)
@@ -122,7 +122,7 @@ class ShortRows {
   // Computes rows of the product.
   void run(const Product& p) const {
     const auto* a = static_cast<const A*>(p.a.data);
-    const bool in_place = is_in_place(p), streams = goes_past_caches(p) && writes_lines(p);
+    const bool in_place = is_in_place(p), streams = should_stream(p) && writes_lines(p);
     const int64_t most = streams ? kPrefetchBytes / 64 / k_ * (64 / sizeof(T)) : kRows;
     for (int64_t i = 0; i < p.m; i += most, a += most * k_) {
       if (streams) prefetch(reinterpret_cast<const char*>(a) + kPrefetchDistance, most * k_ * static_cast<int64_t>(sizeof(T)));
@@ -130,10 +130,10 @@ class ShortRows {
       T* const to = in_place ? static_cast<T*>(p.c.data) + i * n_ : results_;
       if constexpr (!kConverts) multiply(a, direct, to, streams);
       if (rest > 0) {
-        T* const of_rest = results_ + direct * n_;
+        T* const rest_results = results_ + direct * n_;
         copy_run<1>(a + direct * k_, 1, rest * k_, copy_of_a_);
-        multiply(copy_of_a_, ceil_div(rest, kWidth) * kWidth, of_rest, false);
-        if (in_place) __builtin_memcpy(to + direct * n_, of_rest, rest * n_ * sizeof(T));
+        multiply(copy_of_a_, ceil_div(rest, kWidth) * kWidth, rest_results, false);
+        if (in_place) __builtin_memcpy(to + direct * n_, rest_results, rest * n_ * sizeof(T));
       }
       if (!in_place) write_rows<Lhs>(p, results_, i, rows);
     }
@@ -149,8 +149,8 @@ class ShortRows {
 
   // How many of the next rows, in whole groups, can be computed without reading beyond the last of the `left` rows that remain.
   int64_t readable(int64_t left, int64_t rows) const {
-    if (kConverts || left * k_ < reach_) return 0;
-    return smaller(rows / kWidth, (left * k_ - reach_) / (kWidth * k_) + 1) * kWidth;
+    if (kConverts || left * k_ < group_reach_) return 0;
+    return smaller(rows / kWidth, (left * k_ - group_reach_) / (kWidth * k_) + 1) * kWidth;
   }
 
   void multiply(const T* a, int64_t rows, T* to, bool streams) const {
@@ -168,9 +168,9 @@ class ShortRows {
     if constexpr (K > 2) multiply_short_rows<K, 4>(a, rows, b_, n_, to, streams);
   }
 
-  int k_, n_;      // in numbers
-  int vectors_;    // vectors of A that a vector of C needs: 1, 2 or 4
-  int64_t reach_;  // how far a group reads after its first number
+  int k_, n_;            // in numbers
+  int vectors_;          // vectors of A that a vector of C needs: 1, 2 or 4
+  int64_t group_reach_;  // how far a group reads after its first number
   T b_[kMaxShortK][kWidth] = {};
   T* copy_of_a_;
   T* results_;

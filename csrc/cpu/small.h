@@ -4,7 +4,7 @@
 #include "cpu/convert.h"
 #include "cpu/kernels.h"
 #include "cpu/micro_kernel.h"
-#include "cpu/past_caches.h"
+#include "cpu/streaming_stores.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
@@ -23,7 +23,7 @@ class Small {
     const bool small = p.m <= kMaxRows && p.n * kParts <= kMaxNumbers && p.k <= kMaxK && (kMaskedLoads || p.n * kParts >= kWidth);
     const bool row_major = p.a.col_stride == 1 && p.b.col_stride == 1 && p.c.col_stride == 1 && p.a.row_stride != 1;
     const bool dense = p.b.row_stride == p.n;
-    return !kConverts && small && row_major && dense && !p.finish && !goes_past_caches(p);
+    return !kConverts && small && row_major && dense && !p.finish && !should_stream(p);
   }
 
   static void run(const Product& p) {

@@ -81,13 +81,13 @@ const Finish* read_epilogue(const CpuCall& call, int32_t index, const Origin& at
 // What all products of a call have in common.
 Product product_of_call(const CpuCall& call) {
   Product product{};
-  product.kind = call.kind, product.out_dtype = call.out_dtype, product.past_caches = call.past_caches;
+  product.kind = call.kind, product.out_dtype = call.out_dtype, product.may_stream = call.may_stream;
   return product;
 }
 
 // Changes a product of the call to that of a tile, and returns whether there is one. The handler has checked the problem table against the
 // buffers; here a tile is clipped to its problem, whatever its descriptor says.
-bool becomes_tile(Product& product, const CpuCall& call, int64_t tile, Finish& finish) {
+bool prepare_tile(Product& product, const CpuCall& call, int64_t tile, Finish& finish) {
   const Descriptors& plan = call.plan;
   const TileRun& run = run_of(plan, tile);
   if (run.problem < 0 || run.problem >= plan.num_problems || run.tile_id < 0 || run.tile_id >= kNumTiles) return false;
@@ -173,7 +173,7 @@ std::optional<Product> product_of_ready_tile(const CpuCall& call, const ReadyTil
   const std::optional<Matrix> c = part_of(call, call.out_dtype, c_part, at.rows, at.cols, call.num_operands, call.num_buffers);
   if (!c) return {};
   product.c = *c, product.finish = epilogue_of(call, at, finish);
-  product.past_caches = call.past_caches;
+  product.may_stream = call.may_stream;
   return product;
 }
 
@@ -181,8 +181,8 @@ void add_split(const CpuCall& call, const SplitTile& split) {
   const TilePosition& at = split.position;
   if (!exists(call.plan, at) || split.slices < 1 || split.slice_stride < (split.slices > 1) || split.pitch < at.cols) return;
   const std::optional<Matrix> c = part_of(call, call.out_dtype, split.c, at.rows, at.cols, call.num_operands, call.num_buffers);
-  const int64_t of_slice = int64_t{at.rows - 1} * split.pitch + at.cols;
-  const char* const sums = sums_at(call, split.first, split.slices, split.slice_stride, of_slice);
+  const int64_t slice_length = int64_t{at.rows - 1} * split.pitch + at.cols;
+  const char* const sums = sums_at(call, split.first, split.slices, split.slice_stride, slice_length);
   if (!c || !sums) return;
   Finish finish;
   const Finish* epilogue = epilogue_of(call, at, finish);
@@ -200,9 +200,9 @@ void multiply_ready_tiles(const CpuCall& call, const ReadyTile* first, const Rea
   if (first == last) return kernels().multiply(*product, scratch);
   more.clear();
   for (const ReadyTile* tile = first; tile < last; ++tile) {
-    const bool same_place = tile->position.rows == product->m && tile->position.cols == product->n;
+    const bool same_size = tile->position.rows == product->m && tile->position.cols == product->n;
     const std::optional<Factors> factors = factors_of(call, *tile);
-    if (!same_place || !factors) return;
+    if (!same_size || !factors) return;
     more.push_back(*factors);
   }
   more.push_back({product->k, product->a, product->b});
@@ -238,7 +238,7 @@ void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
         continue;
       }
       Finish finish;
-      if (becomes_tile(product, call, tile, finish)) multiply(product, scratch);
+      if (prepare_tile(product, call, tile, finish)) multiply(product, scratch);
     }
   }
 }

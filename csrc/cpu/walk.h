@@ -17,7 +17,7 @@ struct CpuCall {
   int32_t num_operands, num_buffers;
   void* sums;  // workspace for the split-K partial sums
   int64_t num_sums;
-  bool past_caches;  // results are written past the caches where that pays
+  bool may_stream;  // results are written past the caches where that pays
 };
 
 // Whether operands and results exceed the caches, so that the results will no longer be cached when they are read.

@@ -138,15 +138,17 @@ __device__ inline void leave_kernel() { asm volatile("exit;"); }
 
 // Loads what a previous kernel may have written. It does not use the read-only path (__ldg), whose cache may hold older data.
 template <class T>
-__device__ inline T load_awaited(const T* address) {
+__device__ inline T load_after_wait(const T* address) {
   await_previous_kernel();
   return *address;
 }
 
 // Loads, before await_previous_kernel(), what no kernel that is still running may have written. It reads from L2, because the
 // multiprocessor's L1 may hold data from long before.
-__device__ inline uint64_t load_early(const uint64_t* address) { return __ldcg(reinterpret_cast<const unsigned long long*>(address)); }
-__device__ inline int32_t load_early(const int32_t* address) { return __ldcg(address); }
+__device__ inline uint64_t load_before_wait(const uint64_t* address) {
+  return __ldcg(reinterpret_cast<const unsigned long long*>(address));
+}
+__device__ inline int32_t load_before_wait(const int32_t* address) { return __ldcg(address); }
 
 // A type of N bytes, which one instruction moves, whatever the bytes mean.
 template <int kBytes>

@@ -110,11 +110,11 @@ using Global = __attribute__((address_space(1))) T*;
 
 // Kernels do not overlap, so these are ordinary loads.
 template <class T>
-__device__ inline T load_awaited(const T* address) {
+__device__ inline T load_after_wait(const T* address) {
   return *address;
 }
-__device__ inline uint64_t load_early(const uint64_t* address) { return *(Global<const uint64_t>)address; }
-__device__ inline int32_t load_early(const int32_t* address) { return *address; }
+__device__ inline uint64_t load_before_wait(const uint64_t* address) { return *(Global<const uint64_t>)address; }
+__device__ inline int32_t load_before_wait(const int32_t* address) { return *address; }
 __device__ inline void prefetch_to_l2(const void*) {}  // CDNA has no such instruction
 
 __device__ inline float float_of_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
@@ -181,7 +181,7 @@ struct Piece<16> {
 // Copies `kBytes` (1, 2, 4, 8 or 16) from global to shared memory, or writes zeros if `valid` is false. In that case the source address is
 // not used; the load reads the kernel's parameters instead, because a load that depended on a branch would be waited for before the next
 // load.
-template <int kBytes, int kAhead = 128>
+template <int kBytes, int kL2Prefetch = 128>
 __device__ inline void cp_async(void* shared, const void* global, bool valid) {
   using Bytes = typename Piece<kBytes>::type;
   const Bytes bytes =

@@ -32,7 +32,7 @@ struct Averages {
     const Sum alpha = scales[0], beta = scales[1], gamma = scales[2], delta = scales[3];
     const bool adds_x = gamma != 0;
 #pragma unroll
-    for (int i = 0; i < kVectorsTogether; ++i) {
+    for (int i = 0; i < kVectorsInFlight; ++i) {
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
         narrow(multiply_add(alpha, widen(a[i].element[e]), beta * widen(b[i].element[e])), b[i].element[e]);
@@ -49,7 +49,7 @@ struct Averages {
  private:
   __device__ static void store(T* to, int whole, int count, const typename Squares::Elements& elements) {
 #pragma unroll
-    for (int i = 0; i < kVectorsTogether; ++i) {
+    for (int i = 0; i < kVectorsInFlight; ++i) {
       const int from = Squares::place(i);
       if (from < whole) {
         store_bytes<kVectorBytes>(to + from, &elements[i]);

@@ -9,8 +9,8 @@ namespace vbgemm {
 
 struct RowsByIndex {
   static constexpr int kMinBlocks = 4;
-  static constexpr int kRowsAtOnce = kArrayThreads / kIndexedSlab, kTogether = kIndexedRows / kRowsAtOnce;  // a thread's rows in flight
-  static_assert(kTogether * kRowsAtOnce == kIndexedRows);
+  static constexpr int kRowsAtOnce = kArrayThreads / kIndexedSlab, kInFlight = kIndexedRows / kRowsAtOnce;  // a thread's rows in flight
+  static_assert(kInFlight * kRowsAtOnce == kIndexedRows);
 
   __device__ __forceinline__ static void run(const RowsByIndexParameters& p) {
     await_previous_kernel();
@@ -21,20 +21,20 @@ struct RowsByIndex {
     const int64_t stride = int64_t{p.vectors} * kVectorBytes;
     const char* const x = static_cast<const char*>(p.x) + vector * kVectorBytes;
     char* const y = static_cast<char*>(p.y) + vector * kVectorBytes;
-    int32_t source[kTogether];
-    Vector<uint32_t, kVectorBytes / 4> values[kTogether];
+    int32_t source[kInFlight];
+    Vector<uint32_t, kVectorBytes / 4> values[kInFlight];
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
+    for (int i = 0; i < kInFlight; ++i) {
       const int64_t row = first + i * kRowsAtOnce;
       source[i] = row < p.rows ? p.index[row] : -1;
     }
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
+    for (int i = 0; i < kInFlight; ++i) {
       const bool exists = static_cast<uint32_t>(source[i]) < static_cast<uint32_t>(p.source_rows);
       load_bytes_if<kVectorBytes>(exists, &values[i], x + source[i] * stride);
     }
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
+    for (int i = 0; i < kInFlight; ++i) {
       const int64_t row = first + i * kRowsAtOnce;
       store_streamed_if<kVectorBytes>(row < p.rows, y + row * stride, &values[i]);
     }

@@ -25,7 +25,7 @@ struct SquareSums {
   struct Shared {
     Sum sums[kArrayThreads];
   };
-  using Elements = Vector<T, kVector>[kVectorsTogether];  // of a thread; zeros where the chunk has none
+  using Elements = Vector<T, kVector>[kVectorsInFlight];  // of a thread; zeros where the chunk has none
 
   __device__ __forceinline__ static void run(const SquareSumParameters& parameters, Shared& shared) {
     await_previous_kernel();
@@ -43,13 +43,13 @@ struct SquareSums {
   // Loads a thread's elements of the chunk, the first `whole` of the chunk as vectors. Which elements these are does not depend on that.
   __device__ static void load(const T* x, int whole, int count, Elements& pieces) {
 #pragma unroll
-    for (int i = 0; i < kVectorsTogether; ++i) {
+    for (int i = 0; i < kVectorsInFlight; ++i) {
       pieces[i] = {};
       if (place(i) < whole) load_bytes<kVectorBytes>(&pieces[i], x + place(i));
     }
     if (whole < count) {
 #pragma unroll
-      for (int i = 0; i < kVectorsTogether; ++i) {
+      for (int i = 0; i < kVectorsInFlight; ++i) {
 #pragma unroll
         for (int e = 0; e < kVector; ++e) {
           const int at = place(i) + e;

@@ -8,7 +8,7 @@
 #include "gpu/host/sm90_launch.h"
 #include "gpu/tile/add_partial_sums.h"
 #include "gpu/tile/kernels.h"
-#include "gpu/tile/tile_cut.h"
+#include "gpu/tile/tile_traits.h"
 
 namespace vbgemm {
 inline constexpr int kChunkThreads = 256;

@@ -1,7 +1,7 @@
 // Copies one operand of a tile, step by step along K, from global memory through registers to shared memory, for CDNA's matrix cores.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
-#include "gpu/mfma/mfma_cut.h"
+#include "gpu/mfma/mfma_traits.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {

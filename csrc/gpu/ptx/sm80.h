@@ -11,8 +11,8 @@ namespace vbgemm {
 
 // Starts an asynchronous copy of `kBytes` (1, 2, 4, 8 or 16) from global to shared memory, or writes zeros if `valid` is false; the source
 // address is not used then. The predicate is free: it becomes an operand of the copy instruction. For 1 or 2 bytes there is no asynchronous
-// copy, and a load and a store replace it. kAhead: how many bytes around the source L2 fetches together, as a hint.
-template <int kBytes, int kAhead = 128>
+// copy, and a load and a store replace it. kL2Prefetch: how many bytes around the source L2 fetches together, as a hint.
+template <int kBytes, int kL2Prefetch = 128>
 __device__ inline void cp_async(void* shared, const void* global, bool valid) {
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int ignore = !valid;
@@ -31,7 +31,7 @@ __device__ inline void cp_async(void* shared, const void* global, bool valid) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; cp.async.cg.shared.global.L2::" ahead "B [%0], [%1], 16, p;}" ::"r"(to), "l"(global), \
                "r"(ignore)                                                                                                                 \
                : "memory")
-    if constexpr (kAhead == 256) {
+    if constexpr (kL2Prefetch == 256) {
       VBGEMM_COPY("256");
     } else {
       VBGEMM_COPY("128");

@@ -15,9 +15,9 @@
 namespace vbgemm {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-inline constexpr bool kWarpgroupProducts = true;
+inline constexpr bool kHasWgmma = true;
 #else
-inline constexpr bool kWarpgroupProducts = false;  // nothing below is called then
+inline constexpr bool kHasWgmma = false;  // nothing below is called then
 #endif
 
 #ifdef __CUDACC__

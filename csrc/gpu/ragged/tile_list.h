@@ -46,8 +46,8 @@ __device__ inline ReadyTile ready_tile(const TileListParameters& parameters, con
   // A tile of no rows ends the list: the kernel leaves it out.
   ready.position = {parameters.tile_id,
                     tile.depth < 0 ? 0 : tile.rows,
-                    lesser(tile.cols, parameters.tile.cols),
-                    greater(tile.depth, 0),
+                    min_of(tile.cols, parameters.tile.cols),
+                    max_of(tile.depth, 0),
                     static_cast<int32_t>(has),
                     tile.matrix,
                     tile.row,
@@ -56,8 +56,8 @@ __device__ inline ReadyTile ready_tile(const TileListParameters& parameters, con
   Part& b = ready.part[1];
   Part& c = ready.part[2];
   if (sizes.contraction) {
-    a = {tile.first * k + tile.row, 1, sizes.k, parameters.lhs, 0};
-    b = {tile.first * n + tile.col, sizes.n, 1, parameters.rhs, 0};
+    a = {tile.k_begin * k + tile.row, 1, sizes.k, parameters.lhs, 0};
+    b = {tile.k_begin * n + tile.col, sizes.n, 1, parameters.rhs, 0};
     c = {(matrix * k + tile.row) * n + tile.col, sizes.n, 1, parameters.out, 0};
   } else {
     a = {tile.row * k, sizes.k, 1, parameters.lhs, 0};
@@ -76,7 +76,7 @@ __device__ inline void write_tile_list(const TileListParameters& parameters) {
   if (begin == 0 && lane == 0 && parameters.epilogues) write_epilogues(parameters);
   using Units = RaggedUnits<TileSize, 1>;
   RaggedWalk<Units> walk(parameters.sizes, Units(parameters.tile, parameters.sizes.columns()), lane, 0);
-  const int end = lesser(begin + parameters.each, parameters.num_tiles);
+  const int end = min_of(begin + parameters.each, parameters.num_tiles);
   for (int i = begin; i < end; ++i) {
     RaggedTile tile{};
     if (walk.find(i, tile)) parameters.tiles[i] = ready_tile(parameters, tile);

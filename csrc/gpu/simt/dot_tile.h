@@ -10,7 +10,7 @@ namespace vbgemm {
 
 // How row `kIndex` of the catalogue is divided, for operands of type T.
 template <class T, int kIndex>
-struct DotCut {
+struct DotTraits {
   using Sum = Accumulator<T>;
   static constexpr TileShape kShape = kTiles[kIndex];
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads, kWaves = kThreads / kWaveSize;
@@ -29,10 +29,10 @@ struct DotCut {
 };
 
 // Reads a lane's steps of its warp's rows of A. Rows beyond the tile's last row read the last row again; nothing will be stored for them.
-template <class Cut, class T>
+template <class Traits, class T>
 class DotReader {
  public:
-  using Steps = T[Cut::kWaveRows][Cut::kLaneSteps];
+  using Steps = T[Traits::kWaveRows][Traits::kLaneSteps];
 
   // `a` is in shared memory and is read again at each step, which is cheaper than holding it in registers.
   __device__ DotReader(const MatrixView& a, int rows, int first_row)
@@ -43,18 +43,18 @@ class DotReader {
     const int lane = thread_index() % kWaveSize;
     const int64_t col_stride = a_.col_stride;
     const T* from = first_ + (k + lane) * col_stride;
-    if (col_stride == 1 && k + Cut::kDepth <= depth) {
+    if (col_stride == 1 && k + Traits::kDepth <= depth) {
 #pragma unroll
-      for (int i = 0; i < Cut::kWaveRows; from = below(from, i), ++i) {
+      for (int i = 0; i < Traits::kWaveRows; from = below(from, i), ++i) {
 #pragma unroll
-        for (int n = 0; n < Cut::kLaneSteps; ++n) load_streamed<sizeof(T)>(&x[i][n], from + n * kWaveSize);
+        for (int n = 0; n < Traits::kLaneSteps; ++n) load_streamed<sizeof(T)>(&x[i][n], from + n * kWaveSize);
       }
       return;
     }
 #pragma unroll
-    for (int i = 0; i < Cut::kWaveRows; from = below(from, i), ++i) {
+    for (int i = 0; i < Traits::kWaveRows; from = below(from, i), ++i) {
 #pragma unroll
-      for (int n = 0; n < Cut::kLaneSteps; ++n) {
+      for (int n = 0; n < Traits::kLaneSteps; ++n) {
         x[i][n] = T{};
         if (k + n * kWaveSize + lane < depth) load_streamed<sizeof(T)>(&x[i][n], from + n * kWaveSize * col_stride);
       }
@@ -72,84 +72,85 @@ class DotReader {
 
 // Starts the copies of the steps of B that begin at `k`; steps beyond the end of K become zero. Columns that the tile does not have are not
 // written.
-template <class Cut, class T>
-__device__ inline void copy_steps_of_b(const TilePlace<T>& place, int k, T* stage) {
+template <class Traits, class T>
+__device__ inline void copy_step_b(const TilePlace<T>& place, int k, T* stage) {
   const MatrixView& b = place.matrix[kB];
   const int left = place.depth - k, cols = place.cols, thread = thread_index();
   const T* const from = b.template at<const T>(k, 0);
   const int64_t row_stride = b.row_stride, col_stride = b.col_stride;
   if (b.access == Access::vectors) {
-    constexpr int kCopies = Cut::kDepth * Cut::kVectors / Cut::kThreads > 0 ? Cut::kDepth * Cut::kVectors / Cut::kThreads : 1;
+    constexpr int kCopies =
+        Traits::kDepth * Traits::kVectors / Traits::kThreads > 0 ? Traits::kDepth * Traits::kVectors / Traits::kThreads : 1;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      const int at = thread + i * Cut::kThreads, step = at / Cut::kVectors, col = at % Cut::kVectors * Cut::kVector;
-      if (step < Cut::kDepth && col < cols) {
-        cp_async<kVectorBytes>(stage + step * Cut::kPitch + col, from + step * row_stride + col, step < left);
+      const int at = thread + i * Traits::kThreads, step = at / Traits::kVectors, col = at % Traits::kVectors * Traits::kVector;
+      if (step < Traits::kDepth && col < cols) {
+        cp_async<kVectorBytes>(stage + step * Traits::kPitch + col, from + step * row_stride + col, step < left);
       }
     }
     return;
   }
-  constexpr int kCopies = Cut::kDepth * Cut::kCols / Cut::kThreads;
-  static_assert(kCopies * Cut::kThreads == Cut::kDepth * Cut::kCols);
+  constexpr int kCopies = Traits::kDepth * Traits::kCols / Traits::kThreads;
+  static_assert(kCopies * Traits::kThreads == Traits::kDepth * Traits::kCols);
   const bool down = b.access == Access::columns;  // adjacent threads copy adjacent elements of memory
 #pragma unroll
   for (int i = 0; i < kCopies; ++i) {
-    const int at = thread + i * Cut::kThreads;
-    const int step = down ? at % Cut::kDepth : at / Cut::kCols, col = down ? at / Cut::kDepth : at % Cut::kCols;
-    if (col < cols) cp_async<sizeof(T)>(stage + step * Cut::kPitch + col, from + step * row_stride + col * col_stride, step < left);
+    const int at = thread + i * Traits::kThreads;
+    const int step = down ? at % Traits::kDepth : at / Traits::kCols, col = down ? at / Traits::kDepth : at % Traits::kCols;
+    if (col < cols) cp_async<sizeof(T)>(stage + step * Traits::kPitch + col, from + step * row_stride + col * col_stride, step < left);
   }
 }
 
 // Computes one tile.
-template <class Cut, class T>
+template <class Traits, class T>
 __device__ inline void multiply_dots(const TilePlace<T>& place, T* shared) {
-  using Sum = typename Cut::Sum;
+  using Sum = typename Traits::Sum;
   const int wave = thread_index() / kWaveSize, lane = thread_index() % kWaveSize, depth = place.depth;
-  const DotReader<Cut, T> rows(place.matrix[kA], place.rows, wave * Cut::kWaveRows);
+  const DotReader<Traits, T> rows(place.matrix[kA], place.rows, wave * Traits::kWaveRows);
   int uncopied = 0;
   const auto start_step = [&](T* stage) {
-    if (uncopied < depth) copy_steps_of_b<Cut>(place, uncopied, stage);
-    uncopied += Cut::kDepth;
+    if (uncopied < depth) copy_step_b<Traits>(place, uncopied, stage);
+    uncopied += Traits::kDepth;
     cp_async_commit_group();
   };
   await_previous_kernel();
 #pragma unroll 1
-  for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
+  for (int slot = 0; slot < Traits::kStages - 1; ++slot) start_step(shared + slot * Traits::kStageElements);
 
-  Sum sum[Cut::kSums] = {};
+  Sum sum[Traits::kSums] = {};
   int slot = 0;
 #pragma unroll 1
-  for (int k = 0; k < depth; k += Cut::kDepth) {
-    typename DotReader<Cut, T>::Steps x;
+  for (int k = 0; k < depth; k += Traits::kDepth) {
+    typename DotReader<Traits, T>::Steps x;
     rows.read(k, depth, x);
-    cp_async_wait_group<Cut::kStages - 2>();
+    cp_async_wait_group<Traits::kStages - 2>();
     block_barrier();  // this step's B is visible, and no thread reads the previous stage any more
-    start_step(shared + (slot == 0 ? Cut::kStages - 1 : slot - 1) * Cut::kStageElements);
-    const T* const b = shared + slot * Cut::kStageElements + lane * Cut::kPitch;
+    start_step(shared + (slot == 0 ? Traits::kStages - 1 : slot - 1) * Traits::kStageElements);
+    const T* const b = shared + slot * Traits::kStageElements + lane * Traits::kPitch;
 #pragma unroll
-    for (int n = 0; n < Cut::kLaneSteps; ++n) {
+    for (int n = 0; n < Traits::kLaneSteps; ++n) {
 #pragma unroll
-      for (int j = 0; j < Cut::kCols; j += Cut::kVector) {
-        const auto y = *reinterpret_cast<const Vector<T, Cut::kVector>*>(b + n * kWaveSize * Cut::kPitch + j);
+      for (int j = 0; j < Traits::kCols; j += Traits::kVector) {
+        const auto y = *reinterpret_cast<const Vector<T, Traits::kVector>*>(b + n * kWaveSize * Traits::kPitch + j);
 #pragma unroll
-        for (int i = 0; i < Cut::kWaveRows; ++i) {
+        for (int i = 0; i < Traits::kWaveRows; ++i) {
 #pragma unroll
-          for (int v = 0; v < Cut::kVector; ++v) {
-            Sum& mine = sum[i * Cut::kCols + j + v];
+          for (int v = 0; v < Traits::kVector; ++v) {
+            Sum& mine = sum[i * Traits::kCols + j + v];
             mine = multiply_add(widen(x[i][n]), widen(y.element[v]), mine);
           }
         }
       }
     }
-    slot = slot == Cut::kStages - 1 ? 0 : slot + 1;
+    slot = slot == Traits::kStages - 1 ? 0 : slot + 1;
   }
 
-  constexpr int kLeft = Cut::kSums / kWaveSize;
-  const int first = add_lanes<1, Cut::kSums>(sum);
+  constexpr int kLeft = Traits::kSums / kWaveSize;
+  const int first = add_lanes<1, Traits::kSums>(sum);
   block_barrier();  // all warps have read their last B
-  const TileStage<Cut> tile{reinterpret_cast<Sum*>(shared)};
+  const TileStage<Traits> tile{reinterpret_cast<Sum*>(shared)};
 #pragma unroll
-  for (int n = 0; n < kLeft; ++n) tile.sums[wave * Cut::kSums + first + n] = sum[n];
+  for (int n = 0; n < kLeft; ++n) tile.sums[wave * Traits::kSums + first + n] = sum[n];
   block_barrier();
   tile.store(place);
 }

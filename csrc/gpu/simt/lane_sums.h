@@ -16,9 +16,9 @@ __device__ inline int add_lanes(Sum (&sum)[kAll]) {
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) {
       const Sum low = sum[i], high = sum[kCount > 1 ? i + kHalf : i];
-      Sum traded = upper ? low : high;
-      shfl_xor<kDistance>(traded);
-      sum[i] = (upper ? high : low) + traded;
+      Sum sent = upper ? low : high;
+      shfl_xor<kDistance>(sent);
+      sum[i] = (upper ? high : low) + sent;
     }
     return (upper ? kHalf : 0) + add_lanes<2 * kDistance, kHalf>(sum);
   }
@@ -26,16 +26,16 @@ __device__ inline int add_lanes(Sum (&sum)[kAll]) {
 }
 
 // A tile's sums in shared memory, row by row; adjacent threads have adjacent elements.
-template <class Cut>
+template <class Traits>
 struct TileStage {
-  using Sum = typename Cut::Sum;
-  static constexpr int kTileSums = Cut::kRows * Cut::kCols, kElements = (kTileSums + Cut::kThreads - 1) / Cut::kThreads;
+  using Sum = typename Traits::Sum;
+  static constexpr int kTileSums = Traits::kRows * Traits::kCols, kElements = (kTileSums + Traits::kThreads - 1) / Traits::kThreads;
   Sum* sums;
 
-  __device__ static int index(int n) { return n * Cut::kThreads + thread_index(); }
+  __device__ static int index(int n) { return n * Traits::kThreads + thread_index(); }
   __device__ Sum& element(int n) const { return sums[index(n)]; }
   __device__ Location locate(Extent tile, int, int n) const {
-    const int row = index(n) / Cut::kCols, col = index(n) % Cut::kCols;
+    const int row = index(n) / Traits::kCols, col = index(n) % Traits::kCols;
     return {row, col, row < tile.rows && col < tile.cols};
   }
 

@@ -1,5 +1,5 @@
 // How a row tile is stored to C. A warp's sums go through shared memory, where its lanes exchange them so that stores coalesce. Where C's
-// columns are contiguous and each thread has all sums of its rows, stores coalesce without that. `Cut` is the tile's division, from
+// columns are contiguous and each thread has all sums of its rows, stores coalesce without that. `Traits` is the tile's division, from
 // row_tile.h.
 #pragma once
 #include "gpu/tile/finish.h"
@@ -15,10 +15,10 @@ enum class Stored { vectors, columns, general };
 
 // A warp's own part of shared memory: as many rows of sums as a warp has lanes, one after the other without gaps, as in most C. kWhole: the
 // rows are known to be whole vectors, in C's element type as well.
-template <class Cut, bool kWhole>
+template <class Traits, bool kWhole>
 struct RowStage {
-  using Sum = typename Cut::Sum;
-  static constexpr int kElements = Cut::kCols, kVector = Cut::kColVector;  // of one lane
+  using Sum = typename Traits::Sum;
+  static constexpr int kElements = Traits::kCols, kVector = Traits::kColVector;  // of one lane
   Sum* first;
   int lane, cols;  // the tile's columns
 
@@ -26,11 +26,11 @@ struct RowStage {
   __device__ int place(unsigned at) const { return swizzled() ? swizzled_vector(at / kVector) * kVector + at % kVector : at; }
 
   // Writes the lane's row.
-  __device__ void put(const Sum (&sum)[Cut::kCols]) const {
+  __device__ void put(const Sum (&sum)[Traits::kCols]) const {
     if (swizzled()) {
       const int mine = lane * (static_cast<unsigned>(cols) / kVector);
 #pragma unroll
-      for (int j = 0; j < Cut::kCols; j += kVector) {
+      for (int j = 0; j < Traits::kCols; j += kVector) {
         if (j >= cols) continue;  // a break would keep clang from unrolling the loop
         Vector<Sum, kVector> vector;
 #pragma unroll
@@ -41,7 +41,7 @@ struct RowStage {
     }
     Sum* const mine = first + lane * cols;
 #pragma unroll
-    for (int j = 0; j < Cut::kCols; ++j) {
+    for (int j = 0; j < Traits::kCols; ++j) {
       if (j < cols) mine[j] = sum[j];
     }
   }
@@ -94,10 +94,10 @@ struct RowStage {
 };
 
 // A row stage with the place of each element in the tile, for epilogues and for a C with gaps.
-template <class Cut>
-struct LocatedRowStage : RowStage<Cut, false> {
-  using Stage = RowStage<Cut, false>;
-  using Sum = typename Cut::Sum;
+template <class Traits>
+struct LocatedRowStage : RowStage<Traits, false> {
+  using Stage = RowStage<Traits, false>;
+  using Sum = typename Traits::Sum;
   int row, inverse;  // row: the warp's first row of the tile; inverse: of the number of columns, in fixed point
 
   __device__ LocatedRowStage(const Stage& stage, int first_row)
@@ -114,10 +114,10 @@ struct LocatedRowStage : RowStage<Cut, false> {
   // The division is exact for every element: the inverse is too large by less than 2^-18, and the result therefore off by less than 1 /
   // cols.
   static constexpr int kInverseBits = 18;
-  static_assert(kWaveSize * Cut::kCols * Cut::kCols <= 1 << kInverseBits);
+  static_assert(kWaveSize * Traits::kCols * Traits::kCols <= 1 << kInverseBits);
 };
 
-template <class Cut, class T>
+template <class Traits, class T>
 __device__ inline bool stores_vectors(const TilePlace<T>& place) {
   const MatrixView& c = place.matrix[kC];
   return c.access == Access::vectors && c.row_stride == place.cols && !place.fused && !place.stores_sums();
@@ -128,10 +128,10 @@ __device__ inline bool stores_columns(const TilePlace<T>& place) {
 }
 
 // Stores a warp's rows. Products: how the warp holds their sums (row_tile.h).
-template <class Cut, class T, Stored kStored, class Products>
+template <class Traits, class T, Stored kStored, class Products>
 class RowStore {
  public:
-  using Sum = typename Cut::Sum;
+  using Sum = typename Traits::Sum;
   static constexpr bool kWhole = kStored == Stored::vectors;
 
   // `place` is in shared memory. `staged` is the warp's own part of shared memory, of kStagedSums sums.
@@ -166,7 +166,7 @@ class RowStore {
   template <class Out>
   __device__ void store_rows(int row, const Products& products) const {
 #pragma unroll
-    for (int i = 0; i < Cut::kThreadRows; ++i, row += kWaveSize) {
+    for (int i = 0; i < Traits::kThreadRows; ++i, row += kWaveSize) {
       if (row >= rows_) break;
       products.put(i, stage_);
       wave_barrier();
@@ -174,7 +174,7 @@ class RowStore {
         const int left = rows_ - row, rows = left < kWaveSize ? left : kWaveSize;
         stage_.write_gapless(static_cast<Out*>(place_.matrix[kC].first) + static_cast<int64_t>(row) * stage_.cols, rows * stage_.cols);
       } else if constexpr (!kWhole) {
-        const LocatedRowStage<Cut> stage(stage_, row);
+        const LocatedRowStage<Traits> stage(stage_, row);
         if (place_.fused) apply_epilogue<Out>(stage, place_, 0);
         write_elements<Out>(stage, place_, 0);
       }
@@ -187,11 +187,11 @@ class RowStore {
   __device__ void store_own_columns(int row, const Products& products) const {
     const MatrixView c = place_.matrix[kC];
 #pragma unroll
-    for (int i = 0; i < Cut::kThreadRows; ++i) {
+    for (int i = 0; i < Traits::kThreadRows; ++i) {
       const int mine = row + i * kWaveSize + stage_.lane;
       Out* to = c.at<Out>(mine, 0);
 #pragma unroll
-      for (int j = 0; j < Cut::kCols; ++j, to += c.col_stride) {
+      for (int j = 0; j < Traits::kCols; ++j, to += c.col_stride) {
         if (j < stage_.cols) store(products.sum[i][j], to, mine < rows_);
       }
     }
@@ -200,10 +200,10 @@ class RowStore {
   // As store_own_columns, but each lane stores a row from shared memory, which a loop can index at run time, as it cannot index registers.
   template <class Out>
   __device__ void store_columns(int row, const Products& products) const {
-    constexpr int kVector = Cut::kColVector;
+    constexpr int kVector = Traits::kColVector;
     const MatrixView c = place_.matrix[kC];
 #pragma unroll
-    for (int i = 0; i < Cut::kThreadRows; ++i, row += kWaveSize) {
+    for (int i = 0; i < Traits::kThreadRows; ++i, row += kWaveSize) {
       const int mine = row + stage_.lane;
       Out* to = c.at<Out>(mine, 0);
       products.put(i, stage_);
@@ -226,7 +226,7 @@ class RowStore {
   }
 
   const TilePlace<T>& place_;
-  RowStage<Cut, kWhole> stage_;
+  RowStage<Traits, kWhole> stage_;
   int rows_;
   bool gapless_;
 };

@@ -11,26 +11,26 @@ namespace vbgemm {
 
 template <class Source>
 using StoringBlock =
-    PipelinedBlock<Source, std::conditional_t<Source::Cut::kGathers, RowGatherer<Source>, NoCopier>, GroupEpilogue<Source>>;
+    PipelinedBlock<Source, std::conditional_t<Source::Traits::kGathers, RowGatherer<Source>, NoCopier>, GroupEpilogue<Source>>;
 template <class Source>
 using HandingOverBlock = PipelinedBlock<Source, ResultStorer<Source>, ContractionEpilogue<Source>>;
 template <class Source>
-using GroupBlock = std::conditional_t<Source::Cut::kHandsOver, HandingOverBlock<Source>, StoringBlock<Source>>;
+using GroupBlock = std::conditional_t<Source::Traits::kHandsOver, HandingOverBlock<Source>, StoringBlock<Source>>;
 
 // The kernel's name says which operands are MN-major: `transposed` none, `rows` B, `contraction` both, `along_k`, a contraction, none.
 #define VBGEMM_DEFINE_GROUP_KERNEL(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers) \
   VBGEMM_DEFINE_PIPELINED(                                                                                \
       name, GroupParameters,                                                                              \
-      GroupBlock<vbgemm::GroupSource<vbgemm::GroupCut<vbgemm::Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>>)
+      GroupBlock<vbgemm::GroupSource<vbgemm::GroupTraits<vbgemm::Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>>)
 
 #define VBGEMM_DEFINE_UNPROMOTED_KERNEL(name, kind, cols) \
-  VBGEMM_DEFINE_PIPELINED(name, GroupParameters, GroupBlock<vbgemm::GroupSource<vbgemm::UnpromotedCut<vbgemm::Kind::kind, cols>>>)
+  VBGEMM_DEFINE_PIPELINED(name, GroupParameters, GroupBlock<vbgemm::GroupSource<vbgemm::UnpromotedTraits<vbgemm::Kind::kind, cols>>>)
 
 template <class Source>
 using MixedBlock = PipelinedBlock<Source, NoCopier, MixedEpilogue<Source>>;
 #define VBGEMM_DEFINE_MIXED_KERNEL(name, kind, weights) \
   VBGEMM_DEFINE_PIPELINED(name, GroupParameters,        \
-                          MixedBlock<vbgemm::GroupSource<vbgemm::MixedCut<vbgemm::Kind::kind, vbgemm::DType::weights>>>)
+                          MixedBlock<vbgemm::GroupSource<vbgemm::MixedTraits<vbgemm::Kind::kind, vbgemm::DType::weights>>>)
 
 }  // namespace vbgemm
 

@@ -17,19 +17,19 @@ namespace vbgemm {
 //
 // 16-bit types: the tensor cores read both operands from shared memory. kMnMajorA, kMnMajorB: whether the operand is MN-major, that is
 // contiguous along M or N, and not K-major.
-template <class Cut, bool kMnMajorA, bool kMnMajorB, Kind kKind = Cut::kKind>
-class StageProducts {
+template <class Traits, bool kMnMajorA, bool kMnMajorB, Kind kKind = Traits::kKind>
+class StageMma {
  public:
   template <int kChunks>
-  __device__ __forceinline__ void multiply(const unsigned char* stage, int half, float (&sums)[Cut::kBlocks][4], bool adds) const {
+  __device__ __forceinline__ void multiply(const unsigned char* stage, int half, float (&sums)[Traits::kBlocks][4], bool adds) const {
     // Byte offsets of a chunk of K: two 16-byte vectors in each line of a K-major operand, 16 lines of an MN-major one.
-    constexpr int kChunkA = kMnMajorA ? Cut::kChunk * 128 : 32, kChunkB = kMnMajorB ? Cut::kChunk * 128 : 32;
-    const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
-    const MatrixDescriptor b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+    constexpr int kChunkA = kMnMajorA ? Traits::kChunk * 128 : 32, kChunkB = kMnMajorB ? Traits::kChunk * 128 : 32;
+    const MatrixDescriptor a = matrix_descriptor(stage + half * Traits::kBoxBytes, Traits::kBoxBytes, 1024);
+    const MatrixDescriptor b = matrix_descriptor(stage + Traits::kBoxesA * Traits::kBoxBytes, Traits::kBoxBytes, 1024);
     wgmma_fence();
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
-      wgmma<Cut::kKind, kMnMajorA, kMnMajorB>(moved(a, chunk * kChunkA), moved(b, chunk * kChunkB), sums, adds || chunk > 0);
+      wgmma<Traits::kKind, kMnMajorA, kMnMajorB>(moved(a, chunk * kChunkA), moved(b, chunk * kChunkB), sums, adds || chunk > 0);
     }
     wgmma_commit_group();
     wgmma_wait_group<1>();
@@ -39,16 +39,16 @@ class StageProducts {
 // TF32: A comes from registers, where it is rounded, and the tensor cores truncate B (a NaN in B whose payload has only its low
 // 13 bits set becomes Inf). Both are K-major. There is one wgmma group per chunk, so that each chunk of A is loaded while three products
 // run.
-template <class Cut>
-class StageProducts<Cut, false, false, Kind::tf32> {
+template <class Traits>
+class StageMma<Traits, false, false, Kind::tf32> {
  public:
   template <int kChunks>
-  __device__ __forceinline__ void multiply(const unsigned char* stage, int half, float (&sums)[Cut::kBlocks][4], bool adds) {
-    static_assert(kChunks == Cut::kChunks);
-    const MatrixDescriptor b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+  __device__ __forceinline__ void multiply(const unsigned char* stage, int half, float (&sums)[Traits::kBlocks][4], bool adds) {
+    static_assert(kChunks == Traits::kChunks);
+    const MatrixDescriptor b = matrix_descriptor(stage + Traits::kBoxesA * Traits::kBoxBytes, Traits::kBoxBytes, 1024);
     // The swizzle exchanges the 16-byte vectors of a line by the line's number, of which the lane's two lines have the same remainder by 8.
     const int lane = thread_index() % 32, line = thread_index() / 32 % 4 * 16 + lane / 4;
-    const unsigned char* const from = stage + half * Cut::kBoxBytes + line * 128 + lane % 4 * 4;
+    const unsigned char* const from = stage + half * Traits::kBoxBytes + line * 128 + lane % 4 * 4;
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       wgmma_wait_group<kChunks - 1>();  // the products that read these registers in the stage before have ended
@@ -64,20 +64,20 @@ class StageProducts<Cut, false, false, Kind::tf32> {
   }
 
  private:
-  uint32_t a_[Cut::kChunks][4];
+  uint32_t a_[Traits::kChunks][4];
 };
 
 // 8 bits, K-major, added to sums that begin at zero.
-template <class Cut>
-class ByteProducts {
+template <class Traits>
+class StageMma8Bit {
  public:
   template <int kChunks, class Sum>
-  __device__ __forceinline__ void multiply(const unsigned char* stage, int half, Sum (&sums)[Cut::kBlocks][4], bool) const {
-    const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
-    const MatrixDescriptor b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+  __device__ __forceinline__ void multiply(const unsigned char* stage, int half, Sum (&sums)[Traits::kBlocks][4], bool) const {
+    const MatrixDescriptor a = matrix_descriptor(stage + half * Traits::kBoxBytes, Traits::kBoxBytes, 1024);
+    const MatrixDescriptor b = matrix_descriptor(stage + Traits::kBoxesA * Traits::kBoxBytes, Traits::kBoxBytes, 1024);
     wgmma_fence();
 #pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) wgmma_8bit<Cut::kKind>(moved(a, chunk * 32), moved(b, chunk * 32), sums, true);
+    for (int chunk = 0; chunk < kChunks; ++chunk) wgmma_8bit<Traits::kKind>(moved(a, chunk * 32), moved(b, chunk * 32), sums, true);
     wgmma_commit_group();
     wgmma_wait_group<1>();
   }
@@ -87,31 +87,31 @@ class ByteProducts {
 // a last stage of less than kDepth steps before it is multiplied. If kWholeStages, all of that stage is multiplied, otherwise its chunks
 // with steps of K. release(stage) is called when products no longer read a stage, and after it overlapped(), while the products of the next
 // stage run.
-template <class Cut, bool kMnMajorA, bool kMnMajorB, bool kWholeStages, class Shared, class Sum, class Clear, class Overlapped,
+template <class Traits, bool kMnMajorA, bool kMnMajorB, bool kWholeStages, class Shared, class Sum, class Clear, class Overlapped,
           class Release>
-__device__ inline void multiply_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
-                                       Sum (&sums)[Cut::kBlocks][4], const Clear& clear, const Overlapped& overlapped,
+__device__ inline void multiply_stages(Shared& shared, int depth, int half, PipelineState<Traits::kStages>& stages,
+                                       Sum (&sums)[Traits::kBlocks][4], const Clear& clear, const Overlapped& overlapped,
                                        const Release& release) {
-  std::conditional_t<Cut::kBytes, ByteProducts<Cut>, StageProducts<Cut, kMnMajorA, kMnMajorB>> products;
+  std::conditional_t<Traits::kIs8Bit, StageMma8Bit<Traits>, StageMma<Traits, kMnMajorA, kMnMajorB>> products;
   int before = -1;  // the stage that products in flight may still be reading
-  for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
+  for (int k = 0; k < depth; k += Traits::kDepth, stages.advance()) {
     mbarrier_wait(shared.full[stages.index], stages.parity);
-    if (Cut::kGathers) fence_proxy_async();
+    if (Traits::kGathers) fence_proxy_async();
     const int left = depth - k;
-    if (left < Cut::kDepth) clear(stages.index, left);
+    if (left < Traits::kDepth) clear(stages.index, left);
     if (VBGEMM_PIPELINE_PRODUCTS) {
       // The same for all lanes, and the compiler has to know it: otherwise it computes matrix descriptors in ordinary registers and moves
       // each to uniform ones between the products of a step, which takes up to 12% longer (docs/design/ragged.md).
       const unsigned char* const stage = shared.stage[shfl(stages.index, 0)];
       // Each number of chunks has code of its own: with a branch between products, the compiler lets them wait for each other.
-      static_assert(Cut::kChunks == 4);
+      static_assert(Traits::kChunks == 4);
       if constexpr (kWholeStages) {
         products.template multiply<4>(stage, half, sums, k > 0);
-      } else if (left > 3 * Cut::kChunk) {
+      } else if (left > 3 * Traits::kChunk) {
         products.template multiply<4>(stage, half, sums, k > 0);
-      } else if (left > 2 * Cut::kChunk) {
+      } else if (left > 2 * Traits::kChunk) {
         products.template multiply<3>(stage, half, sums, k > 0);
-      } else if (left > Cut::kChunk) {
+      } else if (left > Traits::kChunk) {
         products.template multiply<2>(stage, half, sums, k > 0);
       } else {
         products.template multiply<1>(stage, half, sums, k > 0);

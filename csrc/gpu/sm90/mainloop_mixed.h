@@ -43,53 +43,55 @@ __device__ __forceinline__ uint32_t widened_pair(uint32_t bytes) {
 }
 
 // Starts the products of a step of a stage: of 128 of K, with the first rows of the tile, 8 a block. line: the first one of the lane's two.
-template <class Cut, int kRowBlocks>
-__device__ __forceinline__ void start_mixed_products(const unsigned char* stage, int step, int half, int line, int lane,
-                                                     float (&products)[Cut::kParts][kRowBlocks][4]) {
-  constexpr int kPerByte = Cut::kPerByte, kChunks = Cut::kStep / 16, kChunksOfBox = 64 / 16;  // of 16 of K: in a step, and in a box of A
-  using Pair = std::conditional_t<kPerByte == 1, uint16_t, uint8_t>;
-  uint32_t weights[Cut::kParts][kChunks][4];
+template <class Traits, int kRowBlocks>
+__device__ __forceinline__ void start_mixed_mma(const unsigned char* stage, int step, int half, int line, int lane,
+                                                float (&products)[Traits::kParts][kRowBlocks][4]) {
+  constexpr int kValuesPerByte = Traits::kValuesPerByte, kChunks = Traits::kStep / 16,
+                kChunksPerBox = 64 / 16;  // of 16 of K: in a step, and in a box of A
+  using Pair = std::conditional_t<kValuesPerByte == 1, uint16_t, uint8_t>;
+  uint32_t weights[Traits::kParts][kChunks][4];
   // All loads come first, and a box's numbers are widened while the products of the other one run: no load passes a fence.
 #pragma unroll
-  for (int part = 0; part < Cut::kParts; ++part) {
+  for (int part = 0; part < Traits::kParts; ++part) {
     // The swizzle exchanges the 16-byte vectors of a line by the line's number, of which the lane's two lines have the same remainder by 8.
     // A vector has the weights of one chunk, or of two.
     const unsigned char* const from =
-        stage + Cut::kBoxesA * Cut::kBoxBytesA + (half + 2 * part) * Cut::kBoxBytes + line * 128 + lane % 4 * (2 / kPerByte);
+        stage + Traits::kBoxesA * Traits::kBoxBytesA + (half + 2 * part) * Traits::kBoxBytes + line * 128 + lane % 4 * (2 / kValuesPerByte);
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
-      const int vector = ((step * kChunks + chunk) / kPerByte) ^ (lane / 4);
+      const int vector = ((step * kChunks + chunk) / kValuesPerByte) ^ (lane / 4);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const unsigned char* const two = from + vector * 16 + i % 2 * (8 * 128) + (chunk % kPerByte * 2 + i / 2) * (8 / kPerByte);
+        const unsigned char* const two =
+            from + vector * 16 + i % 2 * (8 * 128) + (chunk % kValuesPerByte * 2 + i / 2) * (8 / kValuesPerByte);
         weights[part][chunk][i] = *reinterpret_cast<const Pair*>(two);
       }
     }
   }
 #pragma unroll
-  for (int part = 0; part < Cut::kParts; ++part) {
+  for (int part = 0; part < Traits::kParts; ++part) {
 #pragma unroll
     for (auto& chunk : weights[part]) {
 #pragma unroll
-      for (uint32_t& pair : chunk) pair = widened_pair<Cut::kKind, Cut::kWeights>(pair);
+      for (uint32_t& pair : chunk) pair = widened_pair<Traits::kKind, Traits::kWeights>(pair);
     }
     wgmma_fence();
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
-      const unsigned char* const box = stage + (step * (kChunks / kChunksOfBox) + chunk / kChunksOfBox) * Cut::kBoxBytesA;
-      const MatrixDescriptor rows = moved(matrix_descriptor(box, Cut::kBoxBytesA, 1024), chunk % kChunksOfBox * 32);
-      wgmma_from_registers<Cut::kKind>(weights[part][chunk], rows, products[part], chunk > 0);
+      const unsigned char* const box = stage + (step * (kChunks / kChunksPerBox) + chunk / kChunksPerBox) * Traits::kBoxBytesA;
+      const MatrixDescriptor rows = moved(matrix_descriptor(box, Traits::kBoxBytesA, 1024), chunk % kChunksPerBox * 32);
+      wgmma_from_registers<Traits::kKind>(weights[part][chunk], rows, products[part], chunk > 0);
     }
     wgmma_commit_group();
   }
 }
 
 // kRowBlocks: blocks of 8 rows, as many as the tile may have.
-template <class Cut, int kRowBlocks, class Shared, class Overlapped, class Release>
-__device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
-                                             float (&sums)[Cut::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
+template <class Traits, int kRowBlocks, class Shared, class Overlapped, class Release>
+__device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half, PipelineState<Traits::kStages>& stages,
+                                             float (&sums)[Traits::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
                                              const Release& release) {
-  constexpr int kPart = Cut::kBlocks / Cut::kParts;
+  constexpr int kPart = Traits::kBlocks / Traits::kParts;
   const int lane = thread_index() % 32, line = thread_index() / 32 % 4 * 16 + lane / 4;
   for (int k = 0; k < depth; stages.advance()) {
     mbarrier_wait(shared.full[stages.index], stages.parity);
@@ -97,15 +99,15 @@ __device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half
     bool last = false;
 #pragma unroll 1
     for (int step = 0; !last; ++step) {
-      k += Cut::kStep;
-      last = step == Cut::kDepth / Cut::kStep - 1 || k >= depth;  // of the stage
-      float products[Cut::kParts][kRowBlocks][4];
-      start_mixed_products<Cut>(stage, step, half, line, lane, products);
+      k += Traits::kStep;
+      last = step == Traits::kDepth / Traits::kStep - 1 || k >= depth;  // of the stage
+      float products[Traits::kParts][kRowBlocks][4];
+      start_mixed_mma<Traits>(stage, step, half, line, lane, products);
       overlapped();
       wgmma_wait_group<0>();
       if (last) release(stages.index);
 #pragma unroll
-      for (int part = 0; part < Cut::kParts; ++part) {
+      for (int part = 0; part < Traits::kParts; ++part) {
 #pragma unroll
         for (int block = 0; block < kRowBlocks; ++block) {
 #pragma unroll

@@ -7,9 +7,9 @@ namespace vbgemm {
 
 template <class Source>
 class MixedEpilogue {
-  using Cut = typename Source::Cut;
-  static constexpr int kCols = 16, kParts = 2, kPart = Cut::kBlocks / kParts, kRows = Cut::kRows;
-  static_assert(kParts * kRows * kCols * static_cast<int>(sizeof(float)) <= Cut::kStagingBytes && kRows == 32);
+  using Traits = typename Source::Traits;
+  static constexpr int kCols = 16, kParts = 2, kPart = Traits::kBlocks / kParts, kRows = Traits::kRows;
+  static_assert(kParts * kRows * kCols * static_cast<int>(sizeof(float)) <= Traits::kStagingBytes && kRows == 32);
 
  public:
   static constexpr bool kStoresZeros = true;
@@ -18,7 +18,7 @@ class MixedEpilogue {
       : parameters_(parameters), staging_(reinterpret_cast<float*>(shared.staging[warp])), warp_(warp), lane_(lane) {}
 
   // Returns that the tile is not needed any more.
-  __device__ bool store(const RaggedTile& tile, int, const float (&sums)[Cut::kBlocks][4]) const {
+  __device__ bool store(const RaggedTile& tile, int, const float (&sums)[Traits::kBlocks][4]) const {
     wave_barrier();  // all lanes have read what was staged before
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
@@ -37,7 +37,7 @@ class MixedEpilogue {
   }
 
   __device__ void store_zeros(const RaggedTile& tile) const { store_rows<false>(tile); }
-  __device__ void store_waiting() const {}
+  __device__ void store_deferred() const {}
   __device__ void skip() const {}
 
  private:
@@ -58,7 +58,7 @@ class MixedEpilogue {
 #pragma unroll 1
     for (int item = lane_; item < tile.rows * kVectors * parts; item += 32) {
       const int within = item % kVectors * kVector, part = item / kVectors % parts, row = item / kVectors / parts;
-      const int left = part * 2 * Cut::kBox + warp_ / 4 * Cut::kBox + warp_ % 4 * kCols + within;
+      const int left = part * 2 * Traits::kBox + warp_ / 4 * Traits::kBox + warp_ % 4 * kCols + within;
       if (left >= tile.cols) continue;
       Values x = {};
       if constexpr (kExist) finish(tile, part, row, left, within, x);
@@ -69,7 +69,7 @@ class MixedEpilogue {
       } else {
         uint32_t words[kVector / 2];
 #pragma unroll
-        for (int i = 0; i < kVector / 2; ++i) words[i] = narrow_pair<Cut::kKind>(x[2 * i], x[2 * i + 1]);
+        for (int i = 0; i < kVector / 2; ++i) words[i] = narrow_pair<Traits::kKind>(x[2 * i], x[2 * i + 1]);
         store_bytes<16>(out + at * 2, words);
       }
     }
@@ -100,7 +100,7 @@ class MixedEpilogue {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       x[i] += parameters_.wide_results ? static_cast<const float*>(parameters_.bias)[column + i]
-                                       : widen(static_cast<const typename Cut::T*>(parameters_.bias)[column + i]);
+                                       : widen(static_cast<const typename Traits::T*>(parameters_.bias)[column + i]);
     }
   }
 

@@ -1,7 +1,7 @@
 // Copies one operand of a tensor tile, step by step along K, from global to shared memory.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
-#include "gpu/tensor/tensor_cut.h"
+#include "gpu/tensor/tensor_traits.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
@@ -40,9 +40,9 @@ struct RuntimeMode {
   __device__ operator CopyMode() const { return mode; }
 };
 
-// kLinesAreRows: the lines are rows of the matrix, otherwise its columns. kKeepsPlaces: the values that each step needs again are kept in
-// registers, otherwise they are read again from shared memory, where `from` lies.
-template <class T, class Lines, bool kLinesAreRows, int kThreads, bool kKeepsPlaces, class Mode>
+// kLinesAreRows: the lines are rows of the matrix, otherwise its columns. kKeepsAddresses: the values that each step needs again are kept
+// in registers, otherwise they are read again from shared memory, where `from` lies.
+template <class T, class Lines, bool kLinesAreRows, int kThreads, bool kKeepsAddresses, class Mode>
 class LineCopy {
  public:
   __device__ LineCopy(const MatrixView& from, Mode mode)
@@ -113,16 +113,16 @@ class LineCopy {
   // SwizzledLines. Eight lines by four items, which go to different banks, lie in twice as many cache lines, and take longer; so do 32
   // lines (docs/design/kernels.md, K7).
   struct Across {
-    static constexpr int kLinesAWarp = Lines::kLines * kLanes / kThreads;
-    static constexpr int kLinesEach = kLinesAWarp < 16 ? kLinesAWarp : 16, kItemsEach = kLanes / kLinesEach;
-    static constexpr int kStep = kThreads / kItemsEach, kCopies = Lines::kLines / kStep;  // along the lines
+    static constexpr int kLinesPerWarp = Lines::kLines * kLanes / kThreads;
+    static constexpr int kWarpLines = kLinesPerWarp < 16 ? kLinesPerWarp : 16, kWarpItems = kLanes / kWarpLines;
+    static constexpr int kStep = kThreads / kWarpItems, kCopies = Lines::kLines / kStep;  // along the lines
 
-    __device__ static int line(int thread) { return thread / kLanes * kLinesEach + thread % kLinesEach; }
-    __device__ static int item(int thread) { return thread / kLinesEach % kItemsEach; }
+    __device__ static int line(int thread) { return thread / kLanes * kWarpLines + thread % kWarpLines; }
+    __device__ static int item(int thread) { return thread / kWarpLines % kWarpItems; }
   };
 
-  __device__ int thread() const { return kKeepsPlaces ? thread_ : thread_index(); }
-  __device__ int64_t line_stride() const { return kKeepsPlaces ? stride_ : kLinesAreRows ? from_.row_stride : from_.col_stride; }
+  __device__ int thread() const { return kKeepsAddresses ? thread_ : thread_index(); }
+  __device__ int64_t line_stride() const { return kKeepsAddresses ? stride_ : kLinesAreRows ? from_.row_stride : from_.col_stride; }
   __device__ int64_t item_stride() const { return kLinesAreRows ? from_.col_stride : 1; }  // lines are columns where these are contiguous
 
   // The destination of the thread's copy number `copy`, or of the element `behind` elements further on in its line.
@@ -153,7 +153,7 @@ class LineCopy {
     const uint32_t next = static_cast<uint32_t>(item_stride());
     const T* from = source_;
     const int64_t step = ByElements::kStep * line_stride();
-#pragma unroll kKeepsPlaces ? 4 : 1  // more loads in flight, where there are registers for them
+#pragma unroll kKeepsAddresses ? 4 : 1  // more loads in flight, where there are registers for them
     for (int i = 0; i < ByElements::kCopies; ++i, from += step) {
       gather_four_bytes(place_of<ByElements>(shared, thread, i), from, next, i * ByElements::kStep < limit ? left : 0);
     }
@@ -174,12 +174,12 @@ class LineCopy {
   }
 
   __device__ void start_across(T* shared, int lines, int items) const {
-    static_assert(Lines::kLines % Across::kStep == 0 && Lines::kItems % Across::kItemsEach == 0);
+    static_assert(Lines::kLines % Across::kStep == 0 && Lines::kItems % Across::kWarpItems == 0);
     const int thread = this->thread(), line = Across::line(thread), item = Across::item(thread), left = items - item;
     const T* from = source_;
-    const int64_t step = Across::kItemsEach * item_stride();
+    const int64_t step = Across::kWarpItems * item_stride();
 #pragma unroll
-    for (int behind = 0; behind < Lines::kItems; behind += Across::kItemsEach, from += step) {
+    for (int behind = 0; behind < Lines::kItems; behind += Across::kWarpItems, from += step) {
       const int limit = behind < left ? lines - line : 0;
 #pragma unroll
       for (int i = 0; i < Across::kCopies; ++i) {
@@ -209,7 +209,7 @@ class LineCopy {
     const bool last = item == Lines::kItems - kVectorItems;
     const int place = last && left > kVectorItems ? kVectorItems : 0, count = left - place;
     const bool is_part = count > 0 && count < kVectorItems;
-    const int very_last = limit - 1, apart = is_part ? very_last : -1;  // the line whose last vector is copied by elements
+    const int last_line = limit - 1, apart = is_part ? last_line : -1;  // the line whose last vector is copied by elements
 #pragma unroll
     for (int i = 0; i < ByVectors::kCopies; ++i, from += step) {
       const int line = i * ByVectors::kStep, there = line < limit ? left : 0;
@@ -221,8 +221,8 @@ class LineCopy {
       copy(0);
       if (last) copy(kVectorItems);
     }
-    if (!is_part || very_last < 0 || very_last % ByVectors::kStep != 0) return;
-    const int copy = very_last / ByVectors::kStep;
+    if (!is_part || last_line < 0 || last_line % ByVectors::kStep != 0) return;
+    const int copy = last_line / ByVectors::kStep;
     if (copy < ByVectors::kCopies) start_part(place_of<ByVectors>(shared, thread, copy, place), first + copy * step + place, count);
   }
 

@@ -16,11 +16,11 @@ __device__ inline uint32_t float16_of_upper_bytes(uint32_t word) {
   } else {
     // With one bit of the exponent less, the bits are those of a float16 that is smaller by 2^8, also for subnormal numbers.
     static_assert(Format::kExponent == 4 && !Format::kInfinities && Format::kBias == 7 && Format::kInfinity == 0x7f);
-    constexpr uint32_t kTwo8 = 0x5c005c00u, k36000 = 0x78657865u, kSigns = 0x80008000u;
+    constexpr uint32_t kTwoToThe8 = 0x5c005c00u, k36000 = 0x78657865u, kSigns = 0x80008000u;
     const uint32_t small = (word & kSigns) | (word & ~kSigns) >> 1;
     // NaN is 1.875 here, and the largest number 1.75: times 36000, only NaN overflows to infinity. Infinity times 0 is NaN, any other
     // number times 0 changes nothing.
-    return multiply_add_float16s(multiply_float16s(small, k36000), 0, multiply_float16s(small, kTwo8));
+    return multiply_add_float16s(multiply_float16s(small, k36000), 0, multiply_float16s(small, kTwoToThe8));
   }
 }
 

@@ -13,8 +13,8 @@ inline constexpr int kAddThreads = 256;
 // of four sums of an average tile. With many tiles the number is bounded, because further thread blocks would wait for each other and not
 // for memory.
 constexpr int add_blocks(int64_t num_splits, int64_t num_sums) {
-  constexpr int64_t kSumsOfBlock = kAddThreads * 4 * 2, kMax = 64, kMaxTotal = 1024;
-  const int64_t blocks = num_sums / num_splits / kSumsOfBlock, fair = kMaxTotal / num_splits, most = fair < kMax ? fair : kMax;
+  constexpr int64_t kSumsPerBlock = kAddThreads * 4 * 2, kMax = 64, kMaxTotal = 1024;
+  const int64_t blocks = num_sums / num_splits / kSumsPerBlock, fair = kMaxTotal / num_splits, most = fair < kMax ? fair : kMax;
   const int64_t few = blocks < most ? blocks : most;
   return static_cast<int>(few < 1 ? 1 : few);
 }
@@ -120,19 +120,19 @@ struct AddPartialSums {
 
   // Sums the slices [begin, end), in order. A vector may extend beyond the tile's columns, into the padding of a row of partial sums.
   __device__ static SumVector sum_of(const Sum* first, int begin, int end, int64_t stride) {
-    constexpr int kTogether = 4;  // loads in flight; six at a time were slower on an H100 (docs/design/split-k.md, S3)
+    constexpr int kInFlight = 4;  // loads in flight; six at a time were slower on an H100 (docs/design/split-k.md, S3)
     SumVector sum;
 #pragma unroll
     for (Sum& x : sum.element) x = nothing<Sum>();
 #pragma unroll 1
-    for (int slice = begin; slice < end; slice += kTogether) {
-      SumVector more[kTogether];
+    for (int slice = begin; slice < end; slice += kInFlight) {
+      SumVector more[kInFlight];
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
+      for (int i = 0; i < kInFlight; ++i) {
         if (slice + i < end) more[i] = *reinterpret_cast<const SumVector*>(first + (slice + i) * stride);
       }
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
+      for (int i = 0; i < kInFlight; ++i) {
         if (slice + i >= end) break;
 #pragma unroll
         for (int v = 0; v < kVector; ++v) sum.element[v] = sum.element[v] + more[i].element[v];

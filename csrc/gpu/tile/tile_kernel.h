@@ -23,15 +23,15 @@ constexpr uint32_t packed_extent(const TileShape& shape, int code) {
 
 // The rows of the catalogue that a kernel holds, and their code variants. It is computed by loops, because templates over all rows took
 // seconds to compile.
-struct Held {
+struct KernelTiles {
   int rows = 0, codes = 0;
   int row[kNumTiles] = {};          // the rows that the kernel holds
   uint32_t packed[kNumTiles] = {};  // tile size and code of each
   int row_of_code[kNumTiles] = {};  // the first row that uses each code
   bool fits = true;                 // whether all values fit their packed numbers
 };
-constexpr Held held_by(Kind kind, Kernel kernel) {
-  Held held;
+constexpr KernelTiles tiles_in_kernel(Kind kind, Kernel kernel) {
+  KernelTiles held;
   for (int row = 0; row < kNumTiles; ++row) {
     const TileShape& tile = kTiles[row];
     if (!has_code(tile, kind, kCdna) || kernel_of(tile) != kernel) continue;
@@ -46,9 +46,9 @@ constexpr Held held_by(Kind kind, Kernel kernel) {
 }
 
 // The division of a tile as a value, so that a generic lambda can be called with it.
-template <class Cut>
+template <class Traits>
 struct Chosen {
-  using type = Cut;
+  using type = Traits;
 };
 
 constexpr int largest(std::initializer_list<int> values) {
@@ -59,18 +59,18 @@ constexpr int largest(std::initializer_list<int> values) {
 
 // Family: an arithmetic and how it computes a tile (SimtFamily, TensorFamily, MfmaFamily). A family waits for the previous kernel in the
 // stream as late as possible: finding the tile and preparing its copies overlap that kernel.
-template <class Family, Kernel kKernel, class Indices = std::make_integer_sequence<int, held_by(Family::kKind, kKernel).rows>>
+template <class Family, Kernel kKernel, class Indices = std::make_integer_sequence<int, tiles_in_kernel(Family::kKind, kKernel).rows>>
 struct TileKernel;
 
 template <class Family, Kernel kKernel, int... kIndex>
 struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
   using T = typename Family::Element;
-  static constexpr Held kHeld = held_by(Family::kKind, kKernel);
+  static constexpr KernelTiles kHeld = tiles_in_kernel(Family::kKind, kKernel);
   static_assert(kHeld.fits);
   template <int kRow>
-  using Cut = typename Family::template Cut<kRow>;
+  using Traits = typename Family::template Traits<kRow>;
   // All tile shapes that a kernel is compiled for share one buffer in shared memory, of the size of the largest.
-  static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({1, Cut<kHeld.row[kIndex]>::kSharedElements...});
+  static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({1, Traits<kHeld.row[kIndex]>::kSharedElements...});
 
   struct Shared {
     TilePlace<T> place;
@@ -124,7 +124,7 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
       if (code < kMiddle) choose<kFirst, kMiddle>(code, multiply);
       if (code >= kMiddle) choose<kMiddle, kEnd>(code, multiply);
     } else if constexpr (kEnd > kFirst) {
-      if (code == kFirst) multiply(Chosen<Cut<kHeld.row_of_code[kFirst]>>());
+      if (code == kFirst) multiply(Chosen<Traits<kHeld.row_of_code[kFirst]>>());
     }
   }
 };

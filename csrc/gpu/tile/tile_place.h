@@ -6,7 +6,7 @@
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/tile/epilogue.h"
 #include "gpu/tile/kernel_parameters.h"
-#include "gpu/tile/tile_cut.h"
+#include "gpu/tile/tile_traits.h"
 
 namespace vbgemm {
 
@@ -100,7 +100,7 @@ __device__ inline Record load_record(const Record* address) {
   } words;
 #pragma unroll
   for (int i = 0; i < static_cast<int>(sizeof(Record) / 8); ++i) {
-    words.word[i] = load_early(reinterpret_cast<const uint64_t*>(address) + i);
+    words.word[i] = load_before_wait(reinterpret_cast<const uint64_t*>(address) + i);
   }
   return words.record;
 }
@@ -131,7 +131,7 @@ __device__ inline TileRange tiles_of_block(const KernelParameters& parameters, u
   const uint32_t block = static_cast<uint32_t>(parameters.first_block) + index;
   if (block >= static_cast<uint32_t>(plan.num_blocks)) return {0, 0};
   int begin = static_cast<int>(block), end = begin + 1;
-  if (plan.block_first) begin = load_early(plan.block_first + block), end = load_early(plan.block_first + block + 1);
+  if (plan.block_first) begin = load_before_wait(plan.block_first + block), end = load_before_wait(plan.block_first + block + 1);
   return {begin < 0 ? 0 : begin, end < plan.num_tiles ? end : plan.num_tiles};
 }
 
@@ -144,7 +144,7 @@ __device__ inline int run_of_tile(const Descriptors& plan, int tile) {
   while (high - low > 1) {
     const int stride = (high - low + kWaveSize - 1) / kWaveSize;
     const int64_t probe = low + static_cast<int64_t>(lane) * stride;
-    const int before = popc_ballot(probe < high && load_early(&plan.runs[probe].first_tile) <= tile);
+    const int before = popc_ballot(probe < high && load_before_wait(&plan.runs[probe].first_tile) <= tile);
     low += (before > 0 ? before - 1 : 0) * stride;
     high = high - low < stride ? high : low + stride;
   }
@@ -160,8 +160,8 @@ __device__ inline Part part_of(const Operand& x, const Problem& problem, int bat
     inner -= outer * problem.inner_batch;
   }
   const int64_t offset = x.offset + outer * x.batch_stride[0] + inner * x.batch_stride[1] + row * x.row_stride + col * x.col_stride;
-  const bool sane = x.row_stride == static_cast<int32_t>(x.row_stride) && x.col_stride == static_cast<int32_t>(x.col_stride);
-  return {sane ? offset : -1, static_cast<int32_t>(x.row_stride), static_cast<int32_t>(x.col_stride), x.buffer, 0};
+  const bool fits_int32 = x.row_stride == static_cast<int32_t>(x.row_stride) && x.col_stride == static_cast<int32_t>(x.col_stride);
+  return {fits_int32 ? offset : -1, static_cast<int32_t>(x.row_stride), static_cast<int32_t>(x.col_stride), x.buffer, 0};
 }
 
 // Whether rows x cols elements, counted from a part's first element, lie in a buffer of `elements` elements. It has no branches, because
@@ -193,7 +193,7 @@ __device__ inline MatrixView view_of(const void* buffer, int bytes, const Part& 
 }
 
 __device__ inline Buffer buffer_of(const KernelParameters& parameters, int index) {
-  return parameters.overflow ? load_awaited(parameters.overflow + index) : parameters.table[index];
+  return parameters.overflow ? load_after_wait(parameters.overflow + index) : parameters.table[index];
 }
 
 // Returns a scalar of an epilogue. If it names a buffer that the call does not have, its literal value counts. The offset in the buffer is
@@ -201,7 +201,7 @@ __device__ inline Buffer buffer_of(const KernelParameters& parameters, int index
 template <class Sum>
 __device__ inline Sum value_of(const KernelParameters& parameters, const Scalar& scalar) {
   if (scalar.buffer < 0 || scalar.buffer >= parameters.num_buffers) return make_scalar<Sum>(scalar.real, scalar.imag);
-  return load_awaited(static_cast<const Sum*>(buffer_of(parameters, scalar.buffer).data) + scalar.offset);
+  return load_after_wait(static_cast<const Sum*>(buffer_of(parameters, scalar.buffer).data) + scalar.offset);
 }
 
 // Computes a tile's position, and this lane's part of the tile, from the tile's run. Returns false where the run does not fit its problem.

@@ -74,12 +74,12 @@ inline void let_next_kernel_start() {}
 inline void leave_kernel() {}
 
 template <class T>
-T load_awaited(const T* address) {
+T load_after_wait(const T* address) {
   await_previous_kernel();
   return *address;
 }
-inline uint64_t load_early(const uint64_t* address) { return *address; }
-inline int32_t load_early(const int32_t* address) { return *address; }
+inline uint64_t load_before_wait(const uint64_t* address) { return *address; }
+inline int32_t load_before_wait(const int32_t* address) { return *address; }
 inline void prefetch_to_l2(const void*) {}
 
 inline float bfloat16_to_float(uint16_t bits) {
@@ -139,7 +139,7 @@ inline void store_streamed_if(bool valid, void* global, const void* registers) {
   store_bytes_if<kBytes>(valid, global, registers);
 }
 
-template <int kBytes, int kAhead = 128>
+template <int kBytes, int kL2Prefetch = 128>
 inline void cp_async(void* shared, const void* global, bool valid) {
   emulation::start_copy({shared, valid ? global : nullptr, kBytes});
 }
@@ -286,7 +286,7 @@ inline void mma_float64(const double (&a)[4], const double (&b)[2], double (&c)[
 
 // Products of warpgroups: each thread reads the operands of its sums from shared memory, in the layout that gpu/ptx/sm90.h describes. The
 // matrix's base is a multiple of 1024.
-inline constexpr bool kWarpgroupProducts = true;
+inline constexpr bool kHasWgmma = true;
 
 struct MatrixDescriptor {
   const char* first;

@@ -99,7 +99,7 @@ struct SharedRectangle {
 
 // How row `kIndex` of the catalogue is divided, for operands of type T.
 template <class T, int kIndex>
-struct TileCut {
+struct TileTraits {
   static constexpr TileShape kShape = kTiles[kIndex];
   static constexpr Kernel kKernel = kernel_of(kShape);
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads;
@@ -109,11 +109,11 @@ struct TileCut {
 
   // L2 prefetch size of the operand copies, in bytes. Skinny tiles serve memory-bound problems, which are faster if longer pieces of a row
   // are fetched together (docs/design/kernels.md, K9).
-  static constexpr int kAhead = is_far_longer(kShape) ? 256 : 128;
+  static constexpr int kL2Prefetch = is_far_longer(kShape) ? 256 : 128;
 
   // The largest tiles, which are bound by multiply-adds. How B is copied down columns was measured (docs/design/kernels.md, K11).
   static constexpr bool kIsLarge = kKernel == Kernel::t128_heavy || kKernel == Kernel::t128_full;
-  static constexpr int kRowsDown = kIsLarge && !kCdna ? 16 : 8;
+  static constexpr int kCopyRowsB = kIsLarge && !kCdna ? 16 : 8;
 
   // The sums that one thread holds form a rectangle of the tile, as square as powers of two permit, and wider than high otherwise.
   static constexpr int thread_cols() {
@@ -173,12 +173,12 @@ struct GridPlace {
 // Lanes are numbered so that adjacent lanes share an address in every vector read of A (lanes 2i and 2i + 1) and of B (lanes i and i + 2):
 // shared memory then serves such a read in half the wavefronts. So the bits of a lane's number are, from the lowest on: one bit of its
 // column, one bit of its row, the remaining bits of its column, the remaining bits of its row.
-template <class Cut>
+template <class Traits>
 __device__ inline GridPlace grid_place(int thread) {
-  constexpr int kWavesAcross = Cut::kGridCols / Cut::kWaveCols;
+  constexpr int kWavesN = Traits::kGridCols / Traits::kWaveCols;
   const int lane = thread % kWaveSize, wave = thread / kWaveSize;
-  return {wave / kWavesAcross * Cut::kWaveRows, wave % kWavesAcross * Cut::kWaveCols, (lane >> 1 & 1) | lane / (2 * Cut::kWaveCols) * 2,
-          (lane & 1) | (lane >> 1 & (Cut::kWaveCols - 2))};
+  return {wave / kWavesN * Traits::kWaveRows, wave % kWavesN * Traits::kWaveCols, (lane >> 1 & 1) | lane / (2 * Traits::kWaveCols) * 2,
+          (lane & 1) | (lane >> 1 & (Traits::kWaveCols - 2))};
 }
 
 }  // namespace vbgemm

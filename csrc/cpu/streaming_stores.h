@@ -29,7 +29,7 @@ inline void stream(T*, Vec<T>) {}
 
 inline bool is_vector_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % kVectorBytes == 0; }
 
-inline void copy_past_caches(char* to, const char* from, int64_t bytes) {
+inline void copy_streaming(char* to, const char* from, int64_t bytes) {
   int64_t at = smaller(bytes, -reinterpret_cast<intptr_t>(to) & (kVectorBytes - 1));
   __builtin_memcpy(to, from, at);
   for (; at + kVectorBytes <= bytes; at += kVectorBytes) stream(to + at, load<Vec<char>>(from + at));
@@ -39,9 +39,9 @@ inline void copy_past_caches(char* to, const char* from, int64_t bytes) {
 // Whether a product goes past the caches: it may, it is bound by memory, its rows are contiguous without gaps, and the whole result is
 // large (a line of small results is shared with their neighbours). A product with more multiply-adds for each number that it moves hides
 // its stores behind them.
-__attribute__((always_inline)) inline bool goes_past_caches(const Product& p) {
+__attribute__((always_inline)) inline bool should_stream(const Product& p) {
   constexpr int64_t kWorkPerMove = 10, kManyResults = 1 << 14;
-  if (!kStreams || !p.past_caches) return false;
+  if (!kStreams || !p.may_stream) return false;
   const bool waits = p.n * p.k <= kWorkPerMove * (p.k + 2 * p.n), many = p.whole_m * p.whole_n >= kManyResults;
   return waits && many && p.c.col_stride == 1 && p.c.row_stride == p.n && p.n * 64 <= Scratch::kBytesResults;
 }
@@ -67,7 +67,7 @@ inline int64_t prefetch_distance(const Product& p, int64_t rows) {
 
 // Calls run(piece) for groups of rows of a product; each group ends where a cache line ends.
 template <class Run>
-inline void run_past_caches(const Product& p, Scratch& scratch, Run run) {
+inline void run_streaming(const Product& p, Scratch& scratch, Run run) {
   const int64_t element = bytes_of(p.out_dtype), lines = kPrefetchBytes / 64 / (p.n > p.k ? p.n : p.k);
   const int64_t most = (lines > 1 ? lines : 1) * (64 / element);
   const int64_t ahead = prefetch_distance(p, most), bytes_of_a = most * p.a.row_stride * bytes_of(arithmetic_of(p.kind).lhs);
@@ -76,7 +76,7 @@ inline void run_past_caches(const Product& p, Scratch& scratch, Run run) {
     Finish finish;
     piece.m = smaller(most, p.m - i);
     piece.a = from_row(p.a, i, arithmetic_of(p.kind).lhs);
-    piece.c.data = scratch.results, piece.past_caches = false;
+    piece.c.data = scratch.results, piece.may_stream = false;
     if (p.finish) {
       finish = *p.finish;
       finish.source = from_row(finish.source, i, p.out_dtype), finish.bias = from_row(finish.bias, i, p.out_dtype);
@@ -85,7 +85,7 @@ inline void run_past_caches(const Product& p, Scratch& scratch, Run run) {
     }
     if (ahead) prefetch(static_cast<const char*>(from_row(p.a, i, arithmetic_of(p.kind).lhs).data) + ahead, bytes_of_a);
     run(piece);
-    copy_past_caches(static_cast<char*>(from_row(p.c, i, p.out_dtype).data), scratch.results, piece.m * p.n * element);
+    copy_streaming(static_cast<char*>(from_row(p.c, i, p.out_dtype).data), scratch.results, piece.m * p.n * element);
   }
 }
 

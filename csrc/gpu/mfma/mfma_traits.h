@@ -2,7 +2,7 @@
 // shared memory. The file holds compile-time constants only.
 #pragma once
 #include "catalogue.h"
-#include "gpu/tile/tile_cut.h"
+#include "gpu/tile/tile_traits.h"
 
 namespace vbgemm {
 
@@ -26,7 +26,7 @@ struct MfmaLines {
 
 // How row `kIndex` of the catalogue is divided.
 template <Kind kKind_, int kIndex>
-struct MfmaCut {
+struct MfmaTraits {
   static constexpr Kind kKind = kKind_;
   using T = LeftOf<kKind>;
   using Sum = Accumulator<T>;
@@ -35,15 +35,15 @@ struct MfmaCut {
   static constexpr int kBlock = 16;  // rows and columns of one product
 
   // The waves divide the tile into rectangles, as square as possible.
-  static constexpr int waves_down() {
+  static constexpr int waves_m() {
     int down = 1, across = 1;
     while (down * across < kWaves) (kRows / down > kCols / across ? down : across) *= 2;
     return down;
   }
-  static constexpr int kWavesDown = waves_down(), kWavesAcross = kWaves / kWavesDown;
-  static constexpr int kWaveRows = kRows / kWavesDown, kWaveCols = kCols / kWavesAcross;  // of a wave
-  static constexpr int kBlocksDown = kWaveRows / kBlock, kBlocksAcross = kWaveCols / kBlock;
-  static_assert(kBlocksDown * kBlocksAcross * kBlock * kBlock * kWaves == kRows * kCols);
+  static constexpr int kWavesM = waves_m(), kWavesN = kWaves / kWavesM;
+  static constexpr int kWaveRows = kRows / kWavesM, kWaveCols = kCols / kWavesN;  // of a wave
+  static constexpr int kBlocksM = kWaveRows / kBlock, kBlocksN = kWaveCols / kBlock;
+  static_assert(kBlocksM * kBlocksN * kBlock * kBlock * kWaves == kRows * kCols);
 
   using A = MfmaLines<T, kRows>;
   using B = MfmaLines<T, kCols>;

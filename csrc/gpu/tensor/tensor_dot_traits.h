@@ -16,19 +16,19 @@ struct DotLine {
 };
 
 // Columns of B in shared memory, each contiguous along K, so that a lane reads a vector by one access. Lines of adjacent columns are in
-// different banks. kDepthItems: B is contiguous along K in global memory too; otherwise it is copied element by element.
-template <class T, int kCols, int kDepth, bool kDepthItems_>
+// different banks. kKMajor: B is contiguous along K in global memory too; otherwise it is copied element by element.
+template <class T, int kCols, int kDepth, bool kKMajor_>
 struct DotColumns {
   using Line = DotLine<T>;
-  static constexpr bool kDepthItems = kDepthItems_, kMayTranspose = false;
-  static constexpr int kLines = kDepthItems ? kCols : kDepth, kItems = kDepthItems ? kDepth : kCols;
+  static constexpr bool kKMajor = kKMajor_, kMayTranspose = false;
+  static constexpr int kLines = kKMajor ? kCols : kDepth, kItems = kKMajor ? kDepth : kCols;
   static constexpr int kPitch = kDepth + Line::kDepth, kElements = kCols * kPitch;
 
   static constexpr int kLineElements = Line::kDepth;  // distance between lines of K
 
   // Where an item is stored, in the line `ahead` lines after `line`.
   static constexpr __host__ __device__ int at(int line, int item, int ahead = 0) {
-    return kDepthItems ? (line + ahead) * kPitch + item : item * kPitch + line + ahead;
+    return kKMajor ? (line + ahead) * kPitch + item : item * kPitch + line + ahead;
   }
 
   // Where this lane's vectors begin, and its vector of one line of K in a block of eight columns.
@@ -47,7 +47,7 @@ struct DotColumns {
 template <class T, int kCols, int kDepth>
 struct DotSteps {
   using Line = DotLine<T>;
-  static constexpr bool kDepthItems = false, kMayTranspose = false;
+  static constexpr bool kKMajor = false, kMayTranspose = false;
   static constexpr int kLines = kDepth, kItems = kCols;
   static constexpr int kBlock = kDepth * 8, kElements = (kCols / 8 + 1) * kBlock;
   static constexpr int kLineElements = Line::kDepth * 8;
@@ -72,7 +72,7 @@ struct DotSteps {
 
 // How row `kIndex` of the catalogue is divided.
 template <Kind kKind_, int kIndex>
-struct TensorDotCut {
+struct TensorDotTraits {
   static constexpr Kind kKind = kKind_;
   using T = LeftOf<kKind>;
   using Sum = Accumulator<T>;
@@ -85,12 +85,12 @@ struct TensorDotCut {
   static constexpr int kDepth = k_step(kShape, kBytes, kCdna), kLines = kDepth / Line::kDepth;
 
   // A warp has 16 rows of its own and all columns, in products of 16 x 8.
-  static constexpr int kWaveRows = 16, kWaveCols = kCols, kWavesDown = kThreads / kLanes, kWavesAcross = 1, kSplit = 1;
-  static constexpr int kBlocksDown = 1, kBlocksAcross = kCols / 8;
-  static_assert(kWavesDown * kWaveRows == kRows && kBlocksAcross * 8 == kCols && kLines * Line::kDepth == kDepth);
+  static constexpr int kWaveRows = 16, kWaveCols = kCols, kWavesM = kThreads / kLanes, kWavesN = 1, kSplit = 1;
+  static constexpr int kBlocksM = 1, kBlocksN = kCols / 8;
+  static_assert(kWavesM * kWaveRows == kRows && kBlocksN * 8 == kCols && kLines * Line::kDepth == kDepth);
 
-  template <bool kDepthItems>
-  using B = std::conditional_t<kBytes == 2 && !kDepthItems, DotSteps<T, kCols, kDepth>, DotColumns<T, kCols, kDepth, kDepthItems>>;
+  template <bool kKMajor>
+  using B = std::conditional_t<kBytes == 2 && !kKMajor, DotSteps<T, kCols, kDepth>, DotColumns<T, kCols, kDepth, kKMajor>>;
   static constexpr int kStageElements = largest_of(B<true>::kElements, B<false>::kElements);
   static constexpr int kStages = tensor_stages(kKind, kKernel, kStageElements* kBytes);
   static_assert(kStages >= 2, "the pipeline needs two stages: lower the tile's step along K");
@@ -99,7 +99,7 @@ struct TensorDotCut {
   // which the pitch puts into different banks.
   static constexpr bool kTransposed = false;
   static constexpr int kRowInterleave = 1, kColInterleave = 1;
-  static constexpr int kSumPitch = (kBlocksAcross | 1) * 8, kPlane = kRows * kSumPitch;
+  static constexpr int kSumPitch = (kBlocksN | 1) * 8, kPlane = kRows * kSumPitch;
   static constexpr int kSharedElements = largest_of(kStages * kStageElements, kPlane* static_cast<int>(sizeof(Sum)) / kBytes);
 };
 
