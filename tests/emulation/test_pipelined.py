@@ -37,8 +37,8 @@ MISTAKES = {
 }  # fmt: skip
 MORE_MISTAKES = {
     "a stale phase: a lane that has not seen a stage that is released": ("block.h",
-        "      wave_barrier();  // all lanes have seen the end of the phase",
-        "      // all lanes have seen the end of the phase"),
+        "      wave_barrier();  // all lanes have seen this phase complete:",
+        "      // all lanes have seen this phase complete:"),
     "a missing arrival: a stage behind K's end": ("block.h",
         "        mbarrier_arrive(full);\n        continue;", "        continue;"),
     "a stage released before products have read it": ("mainloop.h",
@@ -48,7 +48,8 @@ MORE_MISTAKES = {
     "a matrix that begins within 16 bytes": ("tile_maps.h",
         "reinterpret_cast<uintptr_t>(x.first) % kAlignment == 0 &&", ""),
     "a tensor map replaced while stores use it": ("source_plan.h",
-        "block_index() * kTilesWithMaps + maps_index]", "block_index() * kTilesWithMaps + maps_index % Traits::kTiles]"),
+        "block_index() * kTilesWithMaps + maps_index]",
+        "block_index() * kTilesWithMaps + maps_index % Traits::kTiles]"),
     "columns shared with a tile that needs others": ("source_plan.h",
         "popc_ballot(lane < kWords && peer[lane] != mine[lane]) == 0", "popc_ballot(false) == 0"),
     "results overwritten while they are stored": ("store.h",

@@ -1,6 +1,6 @@
-// The one kernel body of large products on sm_90a. A CTA has three warpgroups, and a multiprocessor one CTA. The first warpgroup is the
-// producer: one of its warps finds tiles, one issues TMA copies into a ring of stages, and two copy by threads what TMA cannot. The other
-// two warpgroups are the consumers: each multiplies 64 rows of the tile and stores them. All hand-over goes through mbarriers in shared
+// The one kernel body of large products on sm_90a. Each multiprocessor runs one CTA of three warpgroups. The first warpgroup is the
+// producer: one of its warps finds tiles, one issues TMA copies into a ring of stages, and two copy the operands that TMA cannot copy. The
+// other two warpgroups are the consumers: each multiplies 64 rows of the tile and stores them. All synchronization uses mbarriers in shared
 // memory, and neither consumer waits for the other: while one stores its half of a tile, the other still multiplies, and copies of the next
 // tile are in flight.
 //
@@ -14,13 +14,13 @@
 //
 // What the body asks of a Source:
 //   kFindsEarly     the first tile is found before the previous kernel of the stream has ended
-//   kEqualDepths    the tiles of a cluster have the same depth; otherwise a CTA also passes the stages that the other one's tile has more
-//   kPartialStages  products end at a tile's last step of K, behind which a stage may hold anything: clear_lines() has cleared its chunk
-//   scales(tile, warp, lane)  the StageScales of a consumer thread, of 8-bit operands; scale_columns(tile, lane, sums) multiplies by those
+//   kEqualDepths    the tiles of a cluster have the same depth; otherwise a CTA also skips the extra stages of its peer's tile
+//   kPartialStages  the MMAs end with the tile's last K element: clear_lines() zeroes the rest of that chunk, later chunks are not read
+//   scales(tile, warp, lane)  8-bit operands: a consumer thread's StageScales; scale_columns(tile, lane, sums) applies the scales
 //                   of single columns
 //   computes(tile, half)      whether a consumer warpgroup has any of the tile's results
 //   boxes(tile)     the boxes of the operands that TMA copies, by value, so that the tile need not be kept for it
-//   with_layout(tile, multiply)  calls multiply(mn_major_a, mn_major_b): whether A and B are MN-major, as compile-time constants
+//   with_layout(tile, multiply)  calls multiply(mn_major_a, mn_major_b) with two compile-time constants: whether A and B are MN-major
 #pragma once
 #include <type_traits>
 
@@ -30,7 +30,7 @@
 
 namespace vbgemm {
 
-// For measurements: a build without copies or stores shows how fast the remaining parts are alone.
+// For profiling: a build without copies or stores times the remaining parts.
 #ifndef VBGEMM_PIPELINE_COPIES
 #define VBGEMM_PIPELINE_COPIES 1
 #endif
@@ -38,11 +38,11 @@ namespace vbgemm {
 #define VBGEMM_PIPELINE_STORES 1
 #endif
 
-// Where TMA copies all operands.
+// For kernels whose operands are all copied by TMA.
 struct NoCopier {
   static constexpr int kWarps = 0;
-  static constexpr int kArrivals = 0;          // at each stage, besides that of TMA's producer
-  static constexpr bool kCopiesAlone = false;  // a stage is either the copier's or TMA's
+  static constexpr int kArrivals = 0;          // per stage, in addition to the TMA producer's
+  static constexpr bool kCopiesAlone = false;  // each stage is filled either by the copier or by TMA
 };
 
 template <class Source, class Copier, class Epilogue>
@@ -82,7 +82,7 @@ class PipelinedBlock {
       await_previous_kernel();
       multiply_tiles(warp - 4, lane);
     }
-    // A CTA must not end while the other one of its cluster still copies to it or arrives at its barriers.
+    // A CTA must not exit while its peer may still copy to it or arrive at its barriers.
     if constexpr (Traits::kCluster > 1) {
       wave_barrier();
       cluster_sync();
@@ -103,7 +103,7 @@ class PipelinedBlock {
     fence_mbarrier_init();
   }
 
-  // The producer of what TMA copies: one lane, or a warp of which one lane copies, if it has to meet the copier.
+  // The TMA producer: a single lane, or a whole warp with one copying lane if it has to synchronize with the copier.
   __device__ void copy_by_tma(int lane) const {
     each_tile<Traits>(shared_, [&](const Tile& tile, int slot, Stages& stages) {
       const TileBoxes boxes = source_.boxes(tile);
@@ -114,7 +114,7 @@ class PipelinedBlock {
         copy_boxes(boxes, cluster_depth, stages);
       }
       if constexpr (Copier::kCopiesAlone) {
-        wave_barrier();  // a named barrier is for whole warps
+        wave_barrier();  // bar.sync counts whole warps
         Copier::sync_with_tma_producer();
       }
     });
@@ -135,7 +135,7 @@ class PipelinedBlock {
       const bool in_second_k = k_a >= boxes.split_depth;
       const int k_b = (in_second_k ? k_a - boxes.split_depth : k_a) / Traits::kValuesPerByte;
       for (int box = 0; box < boxes.boxes_a; ++box) {
-        // A of mixed products has fewer rows than a box, and its boxes follow each other along K.
+        // A of a mixed product has fewer rows than a box, and its boxes follow each other along K.
         const int mn = boxes.row + (Traits::kMixed ? 0 : box * Traits::kBox), k_box = k_a + (Traits::kMixed ? box * Traits::kBox : 0);
         copy_shared(boxes.shares_a, box, stage + box * Traits::kBoxBytesA, *boxes.a, boxes.mn_major_a ? mn : k_box,
                     boxes.mn_major_a ? k_box : mn, 0, full);
@@ -161,7 +161,7 @@ class PipelinedBlock {
     }
   }
 
-  // The consumers. Eight warps run this, and `warp` counts from 0.
+  // The consumers: eight warps run this, numbered by `warp` from 0.
   __device__ void multiply_tiles(int warp, int lane) {
     const int half = warp / 4;
     Epilogue epilogue(parameters_, shared_, warp, lane);
@@ -195,7 +195,7 @@ class PipelinedBlock {
     cp_async_bulk_wait_group();
   }
 
-  // The compiler must not know that the sums are zero: it would move zeros to them again before the main loop of each layout.
+  // Hides from the compiler that the accumulators are zero: it would otherwise zero them again before each layout's mainloop.
   static __device__ void clear(float (&sums)[Traits::kBlocks][4]) {
 #pragma unroll
     for (auto& block : sums) {
@@ -236,12 +236,12 @@ class PipelinedBlock {
     }
   }
 
-  // Releases, without multiplying, the stages from step k of K on: those that only the peer CTA's tile needs, or all of them (k = 0) where
-  // this warpgroup's half of the tile lies outside of the result.
+  // Releases the stages from K element `k` on without multiplying them: the stages that only the peer CTA's tile needs, or all stages (k =
+  // 0) if this warpgroup's half of the tile lies outside of the result.
   __device__ void skip_stages(int k, const Tile& tile, int lane, Stages& stages) const {
     for (; k < tile.cluster_depth(); k += Traits::kDepth, stages.advance()) {
       mbarrier_wait(shared_.full[stages.index], stages.parity);
-      wave_barrier();  // all lanes have seen the end of the phase: once the stage is released, that of the next may follow
+      wave_barrier();  // all lanes have seen this phase complete: after the release, the next phase may complete too
       release_stage(stages.index, lane);
     }
   }
@@ -260,7 +260,7 @@ class PipelinedBlock {
   Source source_;
 };
 
-// Defines a kernel; its type comes last, as it may contain commas.
+// Defines a kernel. Its block type is the last argument because it may contain commas.
 #define VBGEMM_DEFINE_PIPELINED(name, Parameters, ...)                                                              \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(384, 1) name(VBGEMM_PARAMETERS(vbgemm::Parameters, parameters)) { \
     if constexpr (vbgemm::kHasWgmma) {                                                                              \

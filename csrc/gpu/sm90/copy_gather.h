@@ -1,5 +1,5 @@
-// The producer of A where rows of lhs are read by index. TMA reads boxes of adjacent rows only, so that the threads of two warps copy the
-// rows, 16 bytes at a time, to the places where TMA would put them.
+// The producer of A for rows of lhs that are read by index. TMA only reads boxes of adjacent rows, so the threads of two warps copy the
+// rows, 16 bytes at a time, into the layout of a TMA box.
 #pragma once
 #include "gpu/sm90/source_groups.h"
 
@@ -33,7 +33,7 @@ class RowGatherer {
   }
 
  private:
-  static constexpr int kLines = Traits::kBox / 32;  // lines of a box whose row numbers a lane loads
+  static constexpr int kLines = Traits::kBox / 32;  // row indices that a lane loads for its box
 
   // Loads the indices of the rows of lhs for this lane's lines of the box; -1 for lines outside of the tile.
   __device__ void load_row_indices(const RaggedTile& tile, int (&rows)[kLines]) const {
@@ -44,21 +44,20 @@ class RowGatherer {
     }
   }
 
-  // Eight adjacent lanes copy the eight vectors of a line, a lane those of every fourth line. Two warps keep up with the products only if
-  // each copy takes few instructions.
+  // Eight adjacent lanes copy the eight vectors of a line; each lane copies its vector of every fourth line. Two warps keep up with the
+  // MMAs only if each copy takes few instructions.
   __device__ void gather_rows(unsigned char* box, const int (&rows)[kLines], int k) const {
     constexpr int kElement = sizeof(typename Traits::T), kInFlight = 8;
     const int vector = lane_ % 8, line = lane_ / 8, column = k + vector * (16 / kElement);
     const bool exists = column < parameters_.sizes.k;
     const uint32_t row_bytes = parameters_.sizes.k * uint32_t{kElement};
     uint64_t from = reinterpret_cast<uint64_t>(parameters_.lhs) + column * uint64_t{kElement};
-    keep_in_place(from);  // in one pair of registers; the compiler would add its parts to each row's offset instead
-    // The 128-byte swizzle permutes the vectors of a line by the line's number, of which every second line of a lane has the same remainder
-    // by 8.
+    keep_in_place(from);  // keeps the sum in one register pair; the compiler would add its terms to each row's offset
+    // The 128-byte swizzle XORs the vector index with the line index modulo 8, which is equal for every second line of a lane.
     unsigned char* const to[2] = {box + line * 128 + (vector ^ line) * 16, box + line * 128 + (vector ^ line ^ 4) * 16};
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {
-      // Exchanged before the first copy: a copy right behind the exchange of its row would wait for it, and the next exchange for the copy.
+      // All shuffles come before the first copy: a copy right after its shuffle would wait for it, and the next shuffle for the copy.
       int row[kInFlight];
 #pragma unroll
       for (int j = 0; j < kInFlight; ++j) row[j] = shfl(rows[i], 4 * j + line);

@@ -1,5 +1,5 @@
-// The producer of operands that TMA cannot copy, because their rows are not aligned: two warps, which is slow. They store the operands
-// K-major, in the layout of TMA's boxes.
+// The producer of operands that TMA cannot copy because their rows are unaligned. Two warps copy them, which is slow, and store them
+// K-major in the layout of TMA boxes.
 #pragma once
 #include "gpu/sm90/source_plan.h"
 
@@ -18,8 +18,8 @@ class ThreadCopier {
   // `thread` counts from 0.
   __device__ ThreadCopier(const PlanParameters&, typename Source::Shared& shared, int thread) : shared_(shared), thread_(thread) {}
 
-  // Both producers pass every tile together. Otherwise the one that has nothing to copy for a tile could run more than one phase of a
-  // stage ahead, and mistake an earlier phase for a later one: a wait only sees the parity of a barrier's phase.
+  // The two producers synchronize at every tile. Otherwise the producer that has nothing to copy for a tile could run more than one phase
+  // of a stage ahead and mistake an earlier phase for a later one, since a wait only tests the phase's parity.
   static __device__ void sync_with_tma_producer() { bar_sync(kProducerBarrier, 32 + kThreads); }
 
   __device__ void run() const {
@@ -42,7 +42,7 @@ class ThreadCopier {
   }
 
  private:
-  // Copies kDepth steps of K of up to four boxes of lines; each thread has one step of all lines.
+  // Copies kDepth K elements of up to four boxes of lines; each thread copies one K element of every line.
   __device__ void copy_lines(unsigned char* to, const void* from, int64_t line_stride, int64_t step_stride, int lines, int k,
                              int depth) const {
     constexpr int kInFlight = 8;

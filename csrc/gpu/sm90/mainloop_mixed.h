@@ -1,10 +1,8 @@
-// The mainloop of products of 16-bit rows with weights of 8 or 4 bits, which stay narrow until they are in registers: such products are
-// bound by the memory's rate, and mixtures of experts that answer few tokens read hardly anything but weights. The result is computed
-// transposed, C^T = B^T A^T, because wgmma takes only its first factor from registers. The first factor's lines are then columns of
-// weights, and its second one's are rows of A, of which a tile may have as few as a group has.
-//
-// The tensor cores sum the products of 128 steps of K, of which a stage of 4-bit weights has two; these are added to the tile's sums times
-// the scales of the weights.
+// The mainloop for 16-bit rows times 8-bit or 4-bit weights. The weights stay narrow until they are in registers: these products are
+// memory-bound, and a mixture of experts with few tokens reads hardly anything but weights. The kernel computes the transpose, C^T = B^T
+// A^T, because wgmma takes only its first operand from registers. The first operand's lines are then columns of weights, the second
+// operand's lines are rows of A, and a tile can have as few rows as a group. The tensor cores accumulate 128 K elements (a step) at a time;
+// a stage of 4-bit weights holds two steps. Each step's result is multiplied by the weights' scales and added to the tile's accumulators.
 #pragma once
 #include <type_traits>
 
@@ -15,23 +13,24 @@
 
 namespace vbgemm {
 
-inline constexpr int kFewRows = 8;  // tiles of so few rows copy and multiply no more
+inline constexpr int kFewRows = 8;  // tiles with at most this many rows copy and multiply only this many
 
-// Two adjacent narrow numbers as two of 16 bits, which represent all of them. Logic and conversions take twice as long as arithmetic, and
-// limit these kernels.
+// Widens two adjacent narrow values to 16 bits, exactly. Logic and conversion instructions run at half the rate of arithmetic and limit
+// these kernels.
 template <Kind kKind, DType kWeights>
 __device__ __forceinline__ uint32_t widened_pair(uint32_t bytes) {
   constexpr bool kBfloat16 = kKind == Kind::bf16;
   constexpr uint32_t kSigns = 0x00800080u;
   if constexpr (kWeights == DType::s8 && kBfloat16) {
-    // Behind the exponent of 128, byte b >= 0 is 128 + b. A sign bit falls into the exponent, and b < 0 becomes 2 (b + 256).
+    // With the exponent of 128 in front, a byte b >= 0 reads as 128 + b. For b < 0 the sign bit falls into the exponent, and it reads as 2
+    // (b + 256).
     const uint32_t pair = byte_permute(bytes, 0x43434343u, 0x4140);
     return fma_pair<kKind>(pair, and_xor(pair, kSigns, 0x3f803f80u), and_or(pair, kSigns, 0xc300c300u));
   } else if constexpr (kWeights == DType::s8) {
-    // Behind the exponent of 1024, and with the other sign bit, byte b is 1024 + 128 + b.
+    // With the exponent of 1024 in front and its sign bit flipped, byte b reads as 1024 + 128 + b.
     return fma_pair<kKind>(byte_permute(bytes, 0x64646464u, 0x4140) ^ kSigns, 0x3c003c00u, 0xe480e480u);
   } else if constexpr (kWeights == DType::s4) {
-    // Behind the exponent of 128 or 1024, and with the other sign bit, number x is that power + 8 + x.
+    // With the exponent of p = 128 or 1024 in front and its sign bit flipped, value x reads as p + 8 + x.
     const uint32_t pair = and_xor(bytes * 0x1001u, 0x000f000fu, kBfloat16 ? 0x43084308u : 0x64086408u);
     return fma_pair<kKind>(pair, kBfloat16 ? 0x3f803f80u : 0x3c003c00u, kBfloat16 ? 0xc308c308u : 0xe408e408u);
   } else {
@@ -42,19 +41,20 @@ __device__ __forceinline__ uint32_t widened_pair(uint32_t bytes) {
   }
 }
 
-// Starts the products of a step of a stage: of 128 of K, with the first rows of the tile, 8 a block. line: the first one of the lane's two.
+// Issues the MMAs of one step (128 K elements) of a stage, for the tile's first kRowBlocks blocks of 8 rows. line: the first of the lane's
+// two lines.
 template <class Traits, int kRowBlocks>
 __device__ __forceinline__ void start_mixed_mma(const unsigned char* stage, int step, int half, int line, int lane,
                                                 float (&products)[Traits::kParts][kRowBlocks][4]) {
   constexpr int kValuesPerByte = Traits::kValuesPerByte, kChunks = Traits::kStep / 16,
-                kChunksPerBox = 64 / 16;  // of 16 of K: in a step, and in a box of A
+                kChunksPerBox = 64 / 16;  // chunks of 16 K elements: in a step, and in a box of A
   using Pair = std::conditional_t<kValuesPerByte == 1, uint16_t, uint8_t>;
   uint32_t weights[Traits::kParts][kChunks][4];
-  // All loads come first, and a box's numbers are widened while the products of the other one run: no load passes a fence.
+  // All loads come first, because no load can move past a fence. One box's weights are widened while the other box's MMAs run.
 #pragma unroll
   for (int part = 0; part < Traits::kParts; ++part) {
     // The swizzle exchanges the 16-byte vectors of a line by the line's number, of which the lane's two lines have the same remainder by 8.
-    // A vector has the weights of one chunk, or of two.
+    // A vector holds the weights of one chunk (8-bit) or two chunks (4-bit).
     const unsigned char* const from =
         stage + Traits::kBoxesA * Traits::kBoxBytesA + (half + 2 * part) * Traits::kBoxBytes + line * 128 + lane % 4 * (2 / kValuesPerByte);
 #pragma unroll
@@ -86,7 +86,7 @@ __device__ __forceinline__ void start_mixed_mma(const unsigned char* stage, int 
   }
 }
 
-// kRowBlocks: blocks of 8 rows, as many as the tile may have.
+// kRowBlocks: the number of 8-row blocks that are computed.
 template <class Traits, int kRowBlocks, class Shared, class Overlapped, class Release>
 __device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half, PipelineState<Traits::kStages>& stages,
                                              float (&sums)[Traits::kBlocks][4], StageScales& scales, const Overlapped& overlapped,

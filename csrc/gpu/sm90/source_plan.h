@@ -1,7 +1,6 @@
-// The tile source of a plan: tiles of problems of any size, layout and alignment, with any epilogue, whole or as K slices.
-//
-// Two CTAs form a cluster and compute two blocks of the plan side by side, step by step of K. If their tiles are above each other, as
-// neighbours in the plan usually are, they need the same columns of B, and each copies one half of these to both by multicast.
+// The tile source of a plan: tiles of problems of any size, layout and alignment, with any epilogue, whole or as K slices. Two CTAs form a
+// cluster and compute two blocks of the plan in lockstep along K. If their tiles are in the same tile column, as neighbours in the plan
+// usually are, they need the same columns of B, and each CTA copies half of them to both by multicast.
 #pragma once
 #include <type_traits>
 
@@ -13,25 +12,25 @@ namespace vbgemm {
 
 template <Kind kMmaKind>
 struct PlanTraits : PipelineTraits<kMmaKind, 256, 2> {
-  // A consumer that has passed on a tile may still have stores of it under way, by the tile's map, but none of the tile before.
+  // When a consumer has released a tile, stores through that tile's map may still be in flight, but none of the tile before it.
   static_assert(kTilesWithMaps > PlanTraits::kTiles);
 };
 
-// A tile as the finder passes it on.
+// A tile as the finder publishes it.
 template <class T>
 struct PlanTile : TilePlace<T> {
   TileMaps* maps;      // in the workspace
-  int longer_depth;    // of the cluster's two tiles
-  bool by_tma;         // TMA copies the operands, otherwise threads do
+  int longer_depth;    // the longer depth of the cluster's two tiles
+  bool by_tma;         // TMA copies the operands; otherwise threads do
   bool stored_by_tma;  // TMA stores C
   bool shares_b;       // both tiles of the cluster need the same columns of B
-  bool last;           // there is no further tile, and this is none
+  bool last;           // marks the end of the work; not a tile
 
   __device__ bool ends() const { return last; }
   __device__ int cluster_depth() const { return longer_depth; }
 };
 
-// What the finders of a cluster tell each other of their tiles. `columns` is null where TMA does not copy them.
+// What a cluster's two finders send each other about their tiles. `columns` (B) is null if TMA does not copy it.
 struct TileColumns {
   const void* columns;
   int32_t row_stride, col_stride, cols, depth;
@@ -39,8 +38,8 @@ struct TileColumns {
 
 template <int kTiles>
 struct PlanShared {
-  alignas(128) CUtensorMap map[3];  // that the finder changes for each tile before it publishes them
-  TileColumns mine, peer[kTiles];   // of this CTA, and of the other one of the cluster
+  alignas(128) CUtensorMap map[3];  // the finder updates these for each tile before it publishes them
+  TileColumns mine, peer[kTiles];   // of this CTA, and of its peer
   Mbarrier peer_full[kTiles];
 };
 
@@ -102,7 +101,7 @@ class PlanSource {
 
   static __device__ bool computes(const Tile& tile, int half) { return tile.rows > half * 64 && tile.cols > 0; }
 
-  // What threads copy is K-major in shared memory.
+  // Operands copied by threads are K-major in shared memory.
   template <class Multiply>
   static __device__ __forceinline__ void with_layout(const Tile& tile, const Multiply& multiply) {
     const bool mn_major_a = tile.by_tma && is_column_major(tile.matrix[kA]), mn_major_b = tile.by_tma && !is_column_major(tile.matrix[kB]);
@@ -136,7 +135,7 @@ class PlanSource {
 
   __device__ TileRange range_of(int block) const {
     const TileRange range = block < parameters_.launch_blocks ? tiles_of_block(parameters_, block) : TileRange{0, 0};
-    return range.tile < range.end ? range : TileRange{0, 0};  // so that counting on from a first tile that lies does not overflow
+    return range.tile < range.end ? range : TileRange{0, 0};  // so that counting up from an invalid first tile cannot overflow
   }
 
   // The finder's lanes copy a map from the launch parameters.
@@ -145,8 +144,8 @@ class PlanSource {
     reinterpret_cast<uint32_t*>(&to)[thread_index()] = reinterpret_cast<const uint32_t*>(&from)[thread_index()];
   }
 
-  // Finds a tile, makes its maps, and learns of the other CTA's tile. Whatever the descriptors hold, a tile that is not entirely
-  // inside the call's buffers has no rows: the CTA then only takes part in the cluster's steps.
+  // Finds a tile, makes its maps, and exchanges information with the peer CTA. Whatever the descriptors hold, a tile that is not entirely
+  // inside the call's buffers gets no rows: the CTA then only keeps pace with its peer.
   __device__ void find(const TileRange& range, const PipelineState<Traits::kTiles>& at, int maps_index) const {
     const int lane = thread_index();
     Tile& place = shared_.tile[at.index];
@@ -161,8 +160,8 @@ class PlanSource {
       lines = tma_lines_of(place.matrix[lane], lane == kB ? place.depth : place.rows, lane == kA ? place.depth : place.cols, bytes);
     }
     const bool copies = shfl(lines.data != nullptr, kA) && shfl(lines.data != nullptr, kB);
-    // TMA stores rows of the type of the call's results, and only whole vectors of 16 bytes: behind the last column of other rows, it would
-    // overwrite up to 14 bytes, which belong to another result or to no result.
+    // TMA stores rows only in the call's result type, and in whole 16-byte vectors: after the last column of other rows, it would overwrite
+    // up to 14 bytes that do not belong to this tile.
     const bool fits = is_valid && !place.fused && !is_column_major(place.matrix[kC]) && place.result_type() == parameters_.result;
     const bool stored_by_tma = shfl(lines.data != nullptr && lines.whole_vectors, kC) && fits;
     if (lane == 0) {

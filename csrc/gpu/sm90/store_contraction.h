@@ -1,13 +1,12 @@
-// How the results of a ragged contraction of 16-bit factors are stored. Each tile has the rows of one group as K, often so few that storing
-// its results takes about as long as its products. Consumer warps only write results to shared memory. Two further warps, one for each
-// consumer warpgroup, pass them on to TMA: the fence that this needs would make a consumer wait for its products in flight
-// (docs/design/ragged.md).
+// The epilogue of a ragged contraction of 16-bit operands. A tile's K is one group's rows, often so few that storing the tile takes about
+// as long as computing it. Consumer warps only write results to shared memory. Two further warps, one for each consumer warpgroup, issue
+// the TMA stores: the proxy fence before a TMA store would make a consumer wait for its MMAs in flight (docs/design/ragged.md).
 #pragma once
 #include "gpu/sm90/store_groups.h"
 
 namespace vbgemm {
 
-// The buffer of a consumer warpgroup, which takes its results in rounds of two boxes, of 128 bytes of each of its 64 rows.
+// The staging buffer of a consumer warpgroup: each round holds two boxes, with 128 bytes of each of its 64 rows per box.
 template <class Source>
 class ResultBuffer {
   using Traits = typename Source::Traits;
@@ -27,7 +26,7 @@ class ResultBuffer {
   unsigned char* boxes_;
 };
 
-// The warps that store, in place of a Copier (block.h). One lane of each does.
+// The storing warps, which take the place of a Copier (block.h). One lane of each warp issues the stores.
 template <class Source>
 class ResultStorer {
   using Traits = typename Source::Traits;
@@ -86,7 +85,7 @@ class ContractionEpilogue {
   using Buffer = ResultBuffer<Source>;
   static constexpr int kBlocks = Traits::kBlocks, kWideRound = Buffer::kBoxes * 32 / 8, kNarrowRound = Buffer::kBoxes * 64 / 8;
 
-  static_assert(kBlocks == 2 * kNarrowRound);  // one round is handed over at once, and one is held
+  static_assert(kBlocks == 2 * kNarrowRound);  // one round is passed on immediately, one is held
 
  public:
   static constexpr bool kStoresZeros = true;
@@ -94,7 +93,7 @@ class ContractionEpilogue {
   __device__ ContractionEpilogue(const GroupParameters& parameters, typename Source::Shared& shared, int warp, int lane)
       : parameters_(parameters), buffer_(shared, warp / 4), warp_(warp), lane_(lane) {}
 
-  // Queues the tile's results for storing. 16-bit results: the second half is stored during the next tile's products. Returns whether the
+  // Queues the tile's results for storing. The second half of 16-bit results is stored during the next tile's MMAs. Returns whether the
   // tile is still needed, which is never the case.
   __device__ bool store(const RaggedTile& tile, int, const float (&sums)[kBlocks][4]) {
     if (parameters_.wide_results) {
@@ -141,7 +140,7 @@ class ContractionEpilogue {
   __device__ void skip() const {}
 
  private:
-  // word(block, i): what a thread holds of rows 8 i to 8 i + 7 of a block of 8 columns.
+  // word(block, i): the thread's word in rows 8 i to 8 i + 7 of a block of 8 columns.
   template <class Word>
   __device__ void stage_and_signal_narrow(const Word& word) {
     await_empty();
@@ -153,7 +152,7 @@ class ContractionEpilogue {
     signal_full();
   }
 
-  // values(block): the thread's four sums of a block of 8 columns.
+  // values(block): the thread's four accumulators of a block of 8 columns.
   template <class Values>
   __device__ void stage_and_signal_wide(const Values& values) {
     await_empty();

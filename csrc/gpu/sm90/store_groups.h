@@ -1,5 +1,5 @@
-// The epilogue of a tile of a ragged product: a consumer warp stores its 16 rows as plain sums (store.h), as zeros, or as sums with a bias,
-// an activation, a gate and a row scale.
+// The epilogue of a tile of a ragged product: a consumer warp stores its 16 rows as unmodified sums (store.h), as zeros, or after bias,
+// activation, gate and row scale.
 #pragma once
 #include "gpu/sm90/source_groups.h"
 #include "gpu/sm90/store.h"
@@ -24,7 +24,7 @@ struct RaggedFinish {
   const void* bias;        // the entry of the tile's first column, or null
   const float* row_scale;  // the entry of the warp's first row, or null
   Activation activation;
-  int gated;  // 0, or in a gated product the distance from a bias of the gate to that of the other half
+  int gated;  // 0, or in a gated product the distance from the gate's bias to the other half's
   bool wide_results;
 };
 
@@ -34,9 +34,9 @@ __device__ inline float bias_of(const RaggedFinish& finish, int col) {
   return finish.wide_results ? static_cast<const float*>(finish.bias)[col] : widen(static_cast<const T*>(finish.bias)[col]);
 }
 
-// The values of a gated product that has no bias; row_scale: of the thread's two rows. A thread has the gate and the other factor of an
-// element in the same place of both halves of its sums, so that nothing is exchanged. The tensor cores are idle meanwhile: hence the fast
-// division and exponential, which are right to about 1e-6.
+// The values of a gated product without bias. row_scale: the scales of the thread's two rows. A thread has an element's gate and other
+// factor at the same position of both halves of its accumulators, so no exchange between lanes is needed. The tensor cores are idle
+// meanwhile, hence the fast division and exponential (relative error about 1e-6).
 template <Activation kActivation, int kBlocks>
 __device__ inline auto gated(const float (&sums)[kBlocks][4], const float (&row_scale)[2]) {
   return [&sums, &row_scale](int block, int i) __attribute__((always_inline)) {
@@ -45,12 +45,12 @@ __device__ inline auto gated(const float (&sums)[kBlocks][4], const float (&row_
 }
 
 // Applies any epilogue and stores. The sums first go to shared memory unchanged, so that the epilogue is one loop and not a copy of its
-// code for every sum. Of a gated product, the first half of the sums is of the gate, and a round stages columns of both halves.
+// code for every sum. In a gated product the first half of the sums belongs to the gate, and a round stages columns of both halves.
 template <class Traits, int kBlocks>
 __device__ inline void store_finished(const RowsDestination& to, const float (&sums)[kBlocks][4], float* staging, int lane,
                                       const RaggedFinish& finish) {
   constexpr int kRound = 8, kLine = 64;                  // blocks of 8 columns in a round; elements in a staged line
-  const int results = finish.gated ? kLine / 2 : kLine;  // of a round and row
+  const int results = finish.gated ? kLine / 2 : kLine;  // per round and row
   cp_async_bulk_wait_group_read();
 #pragma unroll
   for (int round = 0; round < kBlocks / kRound; ++round) {
@@ -103,7 +103,7 @@ template <class Source>
 class GroupEpilogue {
   using Traits = typename Source::Traits;
   static constexpr int kBlocks = Traits::kBlocks;
-  static constexpr bool kClipped = Traits::kContraction;  // TMA clips rows behind the end of a matrix, not behind the end of a group
+  static constexpr bool kClipped = Traits::kContraction;  // TMA clips rows after the end of a matrix, not after the end of a group
 
  public:
   static constexpr bool kStoresZeros = true;
@@ -111,7 +111,7 @@ class GroupEpilogue {
   __device__ GroupEpilogue(const GroupParameters& parameters, typename Source::Shared& shared, int warp, int lane)
       : parameters_(parameters), shared_(shared), warp_(warp), lane_(lane) {}
 
-  // Stores a tile, or keeps a part of it in registers until products of the next tile run. Returns whether the tile, which is at `place` of
+  // Stores a tile, or keeps a part of it in registers until the next tile's MMAs run. Returns whether the tile, which is in this slot of
   // the ring, is needed until then.
   __device__ bool store(const RaggedTile& tile, int slot, const float (&sums)[kBlocks][4]) {
     const RaggedSizes& sizes = parameters_.sizes;
@@ -131,7 +131,7 @@ class GroupEpilogue {
       constexpr int kValueBlocks = decltype(blocks)::value;
       if (Traits::kElement == 4 || parameters_.wide_results) {
         store_wide<Traits, kClipped, kValueBlocks>(to, value, staging, lane_);
-      } else if constexpr (Traits::kIs8Bit) {  // no registers are free to hold results until the next tile's products run
+      } else if constexpr (Traits::kIs8Bit) {  // no registers are free to defer results
         store_narrow<Traits, kClipped, kValueBlocks>(to, value, staging, lane_);
       } else if constexpr (Traits::kElement == 2) {
         rows_.template store<kClipped, kValueBlocks>(to, value, staging, lane_);
@@ -154,7 +154,7 @@ class GroupEpilogue {
     if (!accumulates()) vbgemm::store_zeros<Traits>(destination(tile), lane_, parameters_.wide_results);
   }
 
-  // Stores the results that wait in registers, and releases their tile.
+  // Stores the deferred results and releases their tile.
   __device__ void store_deferred() {
     if (!rows_.has_deferred()) return;
     rows_.template store_deferred<kClipped>(destination(shared_.tile[deferred_slot_]), shared_.staging[warp_], lane_);
@@ -194,7 +194,7 @@ class GroupEpilogue {
   typename Source::Shared& shared_;
   int warp_, lane_;
   NarrowRows<Traits> rows_;
-  int deferred_slot_ = 0;  // the place in the ring of the tile whose results wait, which is kept until they are stored
+  int deferred_slot_ = 0;  // the slot of the tile whose results are deferred; it is released when they are stored
 };
 
 }  // namespace vbgemm

@@ -1,5 +1,5 @@
-// The epilogue of a plan's tiles: a consumer warp stores its 16 rows by TMA, or through shared memory by threads, which
-// see to epilogues, unaligned rows, partial sums and a C stored by columns.
+// The epilogue of a plan's tiles: a consumer warp stores its 16 rows by TMA, or through shared memory by threads, which handle epilogues,
+// unaligned rows, partial sums and a column-major C.
 #pragma once
 #include "gpu/sm90/source_plan.h"
 #include "gpu/sm90/store.h"
@@ -19,7 +19,7 @@ __device__ inline void store_by_tma(const CUtensorMap& map, const TilePlace<T>& 
   }
 }
 
-// A warp's sums on their way to C: 16 rows by 32 columns at a time, seen as the tile of a CTA of 32 threads (tensor_store.h).
+// A piece of a warp's results, 16 rows by 32 columns, stored as if it were the tile of a CTA of 32 threads (tensor_store.h).
 struct Patch {
   using Sum = float;
   static constexpr int kRows = 16, kCols = 32, kThreads = 32, kSplit = 1;
@@ -88,7 +88,7 @@ class PlanEpilogue {
   __device__ PlanEpilogue(const PlanParameters&, typename Source::Shared& shared, int warp, int lane)
       : staging_(shared.staging[warp]), warp_(warp), lane_(lane) {}
 
-  // Returns whether the tile is needed for longer: results never wait here.
+  // Returns whether the tile is still needed: results are never deferred here.
   __device__ bool store(const typename Source::Tile& tile, int, const float (&sums)[Traits::kBlocks][4]) const {
     if (tile.stored_by_tma) {
       store_by_tma<Traits>(tile.maps->c, tile, warp_, sums, staging_, lane_);
@@ -99,7 +99,7 @@ class PlanEpilogue {
   }
   __device__ void store_zeros(const typename Source::Tile&) const {}
   __device__ void store_deferred() const {}
-  // Stores nothing. But as after a store, TMA must have finished reading the staged rows of the tile before, whose maps are soon replaced.
+  // Stores nothing, but waits as a store would: TMA must have read the previous tile's staged rows, whose maps are about to be replaced.
   __device__ void skip() const { cp_async_bulk_wait_group_read(); }
 
  private:
