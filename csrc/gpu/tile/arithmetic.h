@@ -31,7 +31,7 @@ __device__ inline float widen(Float8<kDType> x) {
   return float_of_bits(Float8Format<kDType>::widen(uint32_t{x.bits}, BitsOfFloat(), FloatOfBits()));
 }
 
-// Two numbers in a word, the first one in its lower half.
+// Packs two values into a word, the first one in the lower half.
 template <class T>
 __device__ inline uint32_t narrow_two(float low, float high) {
   static_assert(std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>);

@@ -7,7 +7,7 @@
 namespace vbgemm {
 
 // Ways to distribute a thread block's threads over a rectangle. Each thread makes kCopies copies of kWidth elements, kStep rows (or
-// columns) apart; row() and col() are the place of its first copy. A rectangle too long for that is copied in rounds, kSpan columns (or
+// columns) apart; row() and col() are the position of its first copy. A rectangle too long for that is copied in rounds, kSpan columns (or
 // rows) apart.
 
 // Along the rows: adjacent lanes copy adjacent elements of a row.
@@ -15,7 +15,7 @@ template <class Rectangle, int kThreads, int kWidth_>
 struct AlongRows {
   static constexpr int kWidth = kWidth_, kSpan = Rectangle::kCols < kThreads * kWidth ? Rectangle::kCols : kThreads * kWidth;
   static constexpr int kRounds = Rectangle::kCols / kSpan, kRowPieces = kSpan / kWidth;
-  static constexpr bool kDown = true;  // the copies of one thread are in different rows
+  static constexpr bool kDown = true;  // the thread's copies are in different rows
   static constexpr int kStep = kThreads / kRowPieces, kCopies = (Rectangle::kRows + kStep - 1) / kStep;
   static_assert(kThreads % kRowPieces == 0 && Rectangle::kCols % kSpan == 0);
 

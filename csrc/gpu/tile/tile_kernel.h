@@ -15,7 +15,7 @@ constexpr bool share_code(const TileShape& tile, const TileShape& other) {
   return whole_rows && shorter_side(tile) == shorter_side(other) && is_short(tile) == is_short(other);
 }
 
-// A catalogue row's tile size and code in one number, so that looking it up selects one value among a kernel's rows and not four.
+// A catalogue row's tile size and code variant packed into one word, so that a lookup selects one value instead of four.
 constexpr uint32_t packed_extent(const TileShape& shape, int code) {
   const uint32_t transposed = shape.partition == ThreadPartition::rows && shape.n > shape.m;
   return shape.m | shape.n << 12 | code << 24 | transposed << 31;
@@ -28,7 +28,7 @@ struct KernelTiles {
   int row[kNumTiles] = {};          // the rows that the kernel holds
   uint32_t packed[kNumTiles] = {};  // tile size and code of each
   int row_of_code[kNumTiles] = {};  // the first row that uses each code
-  bool fits = true;                 // whether all values fit their packed numbers
+  bool fits = true;                 // whether all values fit their packed fields
 };
 constexpr KernelTiles tiles_in_kernel(Kind kind, Kernel kernel) {
   KernelTiles held;
@@ -45,7 +45,7 @@ constexpr KernelTiles tiles_in_kernel(Kind kind, Kernel kernel) {
   return held;
 }
 
-// The division of a tile as a value, so that a generic lambda can be called with it.
+// Tile traits as a value, so that a generic lambda can be called with them.
 template <class Traits>
 struct Chosen {
   using type = Traits;
@@ -85,8 +85,8 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
     // By the warps that do not look the tile up. CDNA has no prefetch instruction.
     if (!kCdna && thread_index() >= kWaveSize) prefetch_descriptors<kThreads - kWaveSize>(parameters.plan, thread_index() - kWaveSize);
     for (TileRange range = tiles_of_block(parameters, block_index()); range.tile < range.end; ++range.tile) {
-      // One warp looks the tile up (the first tile overlaps the previous kernel), and all threads read the tile's place from shared memory,
-      // where it occupies no registers.
+      // One warp looks the tile up (the first tile overlaps the previous kernel), and all threads read the result from shared memory, where
+      // it takes no registers.
       if (thread_index() < kWaveSize) find_tile<Family::kMirrors>(parameters, range.tile, extent_of, place);
       if (thread_index() == 0) place.range = range;
       block_barrier();
@@ -96,7 +96,7 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
       });
       if (!parameters.plan.block_first) break;
       range = place.range;
-      block_barrier();  // because the next tile overwrites the place and the operands
+      block_barrier();  // because the next tile overwrites `place` and the operands
     }
     await_previous_kernel();  // with programmatic launch, the next kernel waits for this kernel alone
   }
@@ -113,10 +113,10 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
     if (tile_id == kRow) packed = kPacked;
   }
 
-  // Calls `multiply` with the tile division of a code, if that code exists. The search is binary: tests one after another would cost an
-  // instruction fetch for every tile that is not chosen (docs/design/latency.md, L14). Two separate ifs replace an if-else, with which each
-  // of the two compilers spills registers in some kernel (docs/design/kernels.md, K13). The code of a tile has to be inlined: otherwise
-  // what the lambda captures would lie on a stack, and shared memory would be read by generic loads.
+  // Calls `multiply` with the tile traits of a code variant, if it exists. The search is binary: a linear chain of tests would cost an
+  // instruction fetch for every tile that is skipped (docs/design/latency.md, L14). Two separate ifs replace an if-else, with which each of
+  // the two compilers spills registers in some kernel (docs/design/kernels.md, K13). The code of a tile has to be inlined: otherwise the
+  // lambda's captures would live on a stack, and shared memory would be read by generic loads.
   template <int kFirst, int kEnd, class Multiply>
   __device__ __forceinline__ static void choose(int code, const Multiply& multiply) {
     if constexpr (kEnd - kFirst > 1) {

@@ -10,11 +10,11 @@
 
 namespace vbgemm {
 
-// How a thread block traverses a rectangle of global memory: in 16-byte vectors along its rows where the address and length of every row
-// permit it; else element by element along the contiguous dimension (along the rows, where neither dimension is contiguous).
+// How a thread block traverses a rectangle of global memory: in 16-byte vectors along its rows if the address and length of every row
+// permit it, otherwise element by element along the contiguous dimension (along the rows if neither dimension is contiguous).
 enum class Access : int32_t { vectors, rows, columns };
 
-// One matrix's part of a tile, from its first element on; `first` is null where the tile has no such matrix. Its strides fit 32 bits.
+// A tile's part of one matrix. `first` points to its first element and is null if the tile has no such matrix. Its strides fit 32 bits.
 struct MatrixView {
   void* first;
   int64_t row_stride, col_stride;
@@ -36,14 +36,15 @@ struct TileRange {
   int32_t tile, end;
 };
 
-// TilePlace::code where there is nothing to compute.
+// The value of TilePlace::code if there is nothing to compute.
 inline constexpr int kNoCode = -1;
 
-// A tile that is ready to be computed: C[rows x cols] = A[rows x depth] B[depth x cols], with an epilogue where `fused` is set.
+// A tile resolved to pointers and extents, ready to be computed: C[rows x cols] = A[rows x depth] B[depth x cols], with an epilogue where
+// `fused` is set.
 template <class T>
 struct TilePlace {
   MatrixView matrix[kMatrices];
-  void* mirror;  // for a symmetric C, where the transpose of the tile's first element is stored as well; else null
+  void* mirror;  // address of the first element of the mirror image in a symmetric C, or null
   Accumulator<T> alpha, beta;
   Activation activation;
   bool fused;      // the tile has an epilogue; otherwise alpha, beta, activation and the last two matrices are not set
@@ -56,7 +57,7 @@ struct TilePlace {
   __device__ bool stores_sums() const { return sizeof(T) < sizeof(Accumulator<T>) && result_type() == kDTypeOf<Accumulator<T>>; }
 };
 
-// Size in bytes of an element of type `result`, which is a type to which sums of products of T may be rounded.
+// Size in bytes of an element of type `result`, one of the types to which sums of products of T may be rounded.
 template <class T>
 __device__ inline int result_bytes(DType result) {
   int bytes = sizeof(T);
@@ -64,7 +65,7 @@ __device__ inline int result_bytes(DType result) {
   return bytes;
 }
 
-// Ends the thread block's threads if they have no further tile. Running on to the end of the kernel would jump over the code of other
+// Ends the thread block's threads if they have no further tile. Falling through to the end of the kernel would jump over the code of other
 // tiles, and a jump costs an instruction fetch (docs/design/latency.md, L12).
 template <class T>
 __device__ inline void leave_after_last(const TilePlace<T>& place) {
@@ -75,8 +76,8 @@ struct Extent {
   int rows, cols;
 };
 
-// What a kernel knows of a row of the catalogue: the size of its tiles, which code variant computes them, and whether it computes the
-// transpose, C^T = B^T A^T.
+// A kernel's view of a catalogue row: the size of its tiles, which code variant computes them, and whether it computes the transpose, C^T =
+// B^T A^T.
 struct TileExtent {
   int rows, cols, code;
   bool transposed;
@@ -89,7 +90,7 @@ __device__ inline int clamp(int64_t value, int low, int high) { return static_ca
 // kernel or by a kernel of XLA, none of which lets the next one start before its thread blocks have ended. (A kernel that reads what the
 // kernel ahead has written, the list of a ragged product's tiles, is launched so that it starts in order: GpuCall::plan_is_computed.) If
 // another library's kernel directly ahead wrote them, this read might return old data. A tile would then be left out or wrong, but nothing
-// outside the buffers would be written, and nothing outside them read, except for an epilogue's scalar.
+// outside the buffers would be written, and only an epilogue's scalar could be read from outside them.
 template <class Record>
 __device__ inline Record load_record(const Record* address) {
   static_assert(sizeof(Record) % 8 == 0);
@@ -114,8 +115,8 @@ __device__ inline void prefetch_table(const Record* table, int64_t count, int th
   if (offset < count * static_cast<int64_t>(sizeof(Record))) prefetch_to_l2(reinterpret_cast<const char*>(table) + offset);
 }
 
-// A tile is known only when its record has arrived, and one from a run only when its problem has arrived too. Each record may have to come
-// from device memory, so that the first thread blocks request all of them at once.
+// A tile is known only once its record has been loaded, and a tile of a run only once its problem has been loaded too. Each load may go to
+// device memory, so the first thread blocks request all records at once.
 template <int kThreads>
 __device__ inline void prefetch_descriptors(const Descriptors& plan, int thread) {
   if (plan.tiles) {
@@ -135,8 +136,8 @@ __device__ inline TileRange tiles_of_block(const KernelParameters& parameters, u
   return {begin < 0 ? 0 : begin, end < plan.num_tiles ? end : plan.num_tiles};
 }
 
-// Returns the run that holds a tile: the last run whose first tile does not come after it. The lanes of a warp probe the runs together, so
-// that a search among a thousand runs takes two rounds of loads.
+// Returns the run that holds a tile: the last run whose first tile does not come after it. The lanes of a warp probe the runs together: a
+// search among a thousand runs takes two rounds of loads.
 __device__ inline int run_of_tile(const Descriptors& plan, int tile) {
   if (plan.num_runs == plan.num_tiles) return tile;
   const int lane = thread_index() % kWaveSize;
@@ -151,8 +152,8 @@ __device__ inline int run_of_tile(const Descriptors& plan, int tile) {
   return low;
 }
 
-// Returns the part of an operand that begins at element (row, col) of op(X)[batch]. If a stride does not fit 32 bits, which no valid matrix
-// has, the offset becomes -1 and the later check refuses the part.
+// Returns the part of an operand that begins at element (row, col) of op(X)[batch]. If a stride does not fit 32 bits, which cannot happen
+// for a valid matrix, the offset becomes -1 and a later check rejects the part.
 __device__ inline Part part_of(const Operand& x, const Problem& problem, int batch, int64_t row, int64_t col) {
   int outer = 0, inner = batch;
   if (problem.inner_batch > 0 && inner >= problem.inner_batch) {
@@ -168,7 +169,7 @@ __device__ inline Part part_of(const Operand& x, const Problem& problem, int bat
 // every tile passes through it.
 __device__ inline bool lies_inside(const Part& part, int rows, int cols, int64_t elements) {
   const uint32_t down = static_cast<uint32_t>(rows) - 1, across = static_cast<uint32_t>(cols) - 1;
-  // Negative strides and offsets are refused below. Otherwise each product is below 2^62 and the offset below 2^63, so that the sum does
+  // Negative strides and offsets are rejected below. Otherwise each product is below 2^62 and the offset below 2^63, so that the sum does
   // not overflow.
   const uint64_t last = static_cast<uint64_t>(part.offset) + uint64_t{down} * static_cast<uint32_t>(part.row_stride) +
                         uint64_t{across} * static_cast<uint32_t>(part.col_stride);
@@ -183,7 +184,7 @@ __device__ inline Part mirrored_part(const Part& part, int row, int col) {
           part.mirrored};
 }
 
-// `cols` is the length of the part's rows that is used, `bytes` the size of an element.
+// `cols` is the used length of the part's rows, `bytes` the size of an element.
 __device__ inline MatrixView view_of(const void* buffer, int bytes, const Part& part, int cols) {
   char* first = static_cast<char*>(const_cast<void*>(buffer)) + part.offset * bytes;
   const uint32_t lengths = static_cast<uint32_t>(part.row_stride) | static_cast<uint32_t>(cols);
@@ -196,8 +197,8 @@ __device__ inline Buffer buffer_of(const KernelParameters& parameters, int index
   return parameters.overflow ? load_after_wait(parameters.overflow + index) : parameters.table[index];
 }
 
-// Returns a scalar of an epilogue. If it names a buffer that the call does not have, its literal value counts. The offset in the buffer is
-// not checked here: the handler has checked it in its own copy of the epilogues (check_epilogue, ffi_common.h).
+// Returns a scalar of an epilogue. If it refers to a buffer that the call does not have, its literal value is used. The offset in the
+// buffer is not checked here: the handler has checked it in its own copy of the epilogues (check_epilogue, ffi_common.h).
 template <class Sum>
 __device__ inline Sum value_of(const KernelParameters& parameters, const Scalar& scalar) {
   if (scalar.buffer < 0 || scalar.buffer >= parameters.num_buffers) return make_scalar<Sum>(scalar.real, scalar.imag);
@@ -254,12 +255,12 @@ __device__ inline void transpose(TilePosition& at, Part& part, int lane) {
   at.cols = rows;
 }
 
-// Fills in `place` for a tile. Each of the first lanes of a warp knows the part of one matrix: lanes kFirst to kC those of the product, and
-// the two lanes after them see to the epilogue's matrices, where there are any. Whatever the descriptors hold, `place` remains without code
-// (kNoCode) if the tile is larger than `extent`, would touch an element outside the call's buffers, or would write to an operand. is_slice:
-// C is a set of split-K partial sums in the workspace. kMirrors: whether the kernel can store a tile's transpose as well. kPlain: the tile
-// has no epilogue and no transpose to store, and the table of buffers is in the launch parameters. All of this runs before the previous
-// kernel has ended, unless scalars or a buffer table have to be read from global memory.
+// Fills in `place` for a tile. Each of a warp's first lanes handles one matrix: lanes kFirst to kC the product's, and the two lanes after
+// them the epilogue's, if any. Whatever the descriptors hold, `place` remains without code (kNoCode) if the tile is larger than `extent`,
+// would touch an element outside the call's buffers, or would write to an operand. is_slice: C is a set of split-K partial sums in the
+// workspace. kMirrors: whether the kernel can store a tile's transpose as well. kPlain: the tile has no epilogue and no transpose to store,
+// and the table of buffers is in the launch parameters. All of this runs before the previous kernel has ended, unless scalars or a buffer
+// table have to be read from global memory.
 template <bool kPlain, bool kMirrors, int kFirst, class T>
 __device__ __forceinline__ void place_tile(const KernelParameters& parameters, TilePosition at, Part part, const TileExtent& extent,
                                            bool is_slice, TilePlace<T>& place) {
@@ -332,7 +333,7 @@ __device__ inline void find_tile(const KernelParameters& parameters, int index, 
     const ReadyTile* tile = plan.tiles + index;
     at = load_record(&tile->position);
     part = load_record(&tile->part[lane < kC ? lane : kC]);
-    // Most tiles of small calls. They have an instance of their own, because code that the warp jumps over delays the first product
+    // Most tiles of small calls. They have a template instance of their own, because code that the warp jumps over delays the first MMA
     // (docs/design/latency.md, L16).
     if (!plan.epilogues && !parameters.overflow && popc_ballot(kMirrors && part.mirrored != 0) == 0) {
       const bool is_slice = popc_ballot(part.buffer == kStoreToWorkspace) > 0;

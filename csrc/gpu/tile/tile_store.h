@@ -1,4 +1,4 @@
-// Writes the sums of a SIMT tile (simt_tile.h) to C: directly as vectors where C's alignment permits it, else through shared memory.
+// Writes the sums of a SIMT tile (simt_tile.h) to C: directly as vectors if C's alignment permits it, otherwise through shared memory.
 #pragma once
 #include "gpu/tile/finish.h"
 #include "gpu/tile/tile_place.h"
@@ -9,8 +9,7 @@ namespace vbgemm {
 template <class Out, class Traits, class Sum>
 __device__ inline void store_vectors(const MatrixView& c, int rows, int cols, const Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols]) {
   using OutVector = Vector<Out, Traits::kColVector>;
-  const GridPlace thread =
-      grid_place<Traits>(thread_index());  // computed again here, so that it need not be kept in registers through the main loop
+  const GridPlace thread = grid_place<Traits>(thread_index());  // recomputed here, so that it takes no registers during the mainloop
 #pragma unroll
   for (int i = 0; i < Traits::kThreadRows; ++i) {
     const int row = thread.row() + i * Traits::kGridRows;
@@ -26,15 +25,14 @@ __device__ inline void store_vectors(const MatrixView& c, int rows, int cols, co
   }
 }
 
-// A warp's own region of shared memory, in which its lanes exchange their sums so that adjacent lanes get adjacent elements of C. The sums
-// pass through it in passes of kPassRows rows of every thread. After the exchange a lane touches its own elements only, so that one barrier
-// is enough.
+// A warp's own region of shared memory, in which its lanes exchange their sums so that adjacent lanes get adjacent elements of C. Each pass
+// exchanges kPassRows rows of every thread. After the exchange a lane touches its own elements only, so that one barrier is enough.
 template <class Traits, class Sum>
 struct Stage {
   static constexpr int kVector = Traits::kColVector, kVectorsAcross = Traits::kThreadCols / kVector;
   static constexpr int kPatchCols = Traits::kWaveCols * kVector,
                        kPatch = Traits::kWaveRows * kPatchCols;              // one vector from each thread of a warp
-  static constexpr int kElements = Traits::kPassRows * Traits::kThreadCols;  // of one lane, in each pass
+  static constexpr int kElements = Traits::kPassRows * Traits::kThreadCols;  // per lane and pass
 
   GridPlace thread;
   int lane;
@@ -57,10 +55,10 @@ struct Stage {
     }
   }
 
-  // The lane's n-th element of the pass.
+  // The lane's n-th element of a pass.
   __device__ Sum& element(int n) const { return region[n * kWaveSize + lane]; }
 
-  // The place in the tile of the lane's n-th element.
+  // The position in the tile of the lane's n-th element.
   __device__ Location locate(Extent tile, int pass, int n) const {
     const int patch = n / kVector, within = n % kVector * kWaveSize + lane;
     const int row = thread.wave_row + (pass + patch / kVectorsAcross) * Traits::kGridRows + within / kPatchCols;
@@ -69,8 +67,7 @@ struct Stage {
   }
 };
 
-// For a C whose rows are not aligned, and for tiles with an epilogue. The store's code then exists once, and not once for every
-// accumulator.
+// For a C with unaligned rows and for tiles with an epilogue. The store's code exists once instead of once per accumulator.
 template <class Out, class Traits, class T, class Sum>
 __device__ inline void store_staged(const TilePlace<T>& place, const Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols], Sum* shared) {
   const Stage<Traits, Sum> stage(thread_index(), shared);

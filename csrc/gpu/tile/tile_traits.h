@@ -12,9 +12,8 @@ namespace vbgemm {
 
 inline constexpr int kVectorBytes = 16;  // the widest memory access of one thread
 
-// Bytes that all banks of shared memory hold side by side. Operands begin at a multiple of this: data arrives from global memory in
-// sectors of 32 bytes, and a sector that is written across two 32-byte sectors of shared memory takes twice as long
-// (docs/design/alignment.md, A1).
+// Bytes of one line across all shared memory banks. Operands begin at a multiple of this: data arrives from global memory in sectors of 32
+// bytes, and a sector that is written across two 32-byte sectors of shared memory takes twice as long (docs/design/alignment.md, A1).
 inline constexpr int kBankLineBytes = 128;
 
 // N elements that one instruction moves.
@@ -115,7 +114,7 @@ struct TileTraits {
   static constexpr bool kIsLarge = kKernel == Kernel::t128_heavy || kKernel == Kernel::t128_full;
   static constexpr int kCopyRowsB = kIsLarge && !kCdna ? 16 : 8;
 
-  // The sums that one thread holds form a rectangle of the tile, as square as powers of two permit, and wider than high otherwise.
+  // A thread's accumulators form a rectangle of the tile, as close to square as powers of two permit, and otherwise wider than tall.
   static constexpr int thread_cols() {
     int cols = 1;
     while (cols * cols * kThreads < kRows * kCols) cols *= 2;
@@ -133,23 +132,23 @@ struct TileTraits {
   }
   static constexpr int kWaveCols = wave_cols(), kWaveRows = kWaveSize / kWaveCols;
 
-  // Adjacent columns that belong to one thread: as many accumulators as one access can move.
+  // Adjacent columns of one thread: as many accumulators as one access can move.
   static constexpr int kSumVector = kVectorBytes / static_cast<int>(sizeof(Accumulator<T>));
   static constexpr int kColVector = kThreadCols < kSumVector ? kThreadCols : kSumVector;
 
-  // op(A) is contiguous along K in shared memory and is read several steps of K at a time; op(B) is contiguous along its columns.
+  // op(A) is K-major in shared memory and is read several K elements at a time; op(B) is contiguous along N.
   using A = SharedRectangle<T, kRows, kDepth>;
   using B = SharedRectangle<T, kDepth, kCols>;
   static constexpr int kDepthVector = kThreadRows * kVector > 16 ? 16 / kThreadRows : kVector;
 
-  // Steps of K that are unrolled together, so that they have at most 512 multiply-adds: longer loops wait for their instructions.
+  // The unroll factor along K, limited to 512 multiply-adds: longer loop bodies stall on instruction fetch.
   static constexpr int kSums = kThreadRows * kThreadCols, kChunk = kSums > 64 ? 4 : kSums < 16 && kDepth > 8 ? 16 : 8;
 
   static constexpr int kStageElements = A::kElements + B::kElements;
   static constexpr int kStages = stages_of(kKernel, kStageElements* static_cast<int>(sizeof(T)));
   static constexpr int kSharedElements = kStages * kStageElements;
 
-  // How many rows of each thread's sums fit the operands' shared memory at a time, as accumulators.
+  // The number of rows of each thread's accumulators that fit into the operands' shared memory at a time.
   static constexpr int pass_rows() {
     int rows = kThreadRows;
     while (rows > 1 && rows * kThreadCols * kThreads * sizeof(Accumulator<T>) > kSharedElements * sizeof(T)) rows /= 2;
@@ -162,7 +161,7 @@ struct TileTraits {
   static_assert(kWaveRows >= 2 && kWaveCols >= 2, "grid_place numbers lanes both ways");
 };
 
-// A thread's place in the grid of threads: where its warp's rectangle begins, and the thread's place in that rectangle.
+// A thread's position in the grid of threads: its warp's rectangle, and its position within it.
 struct GridPlace {
   int wave_row, wave_col, lane_row, lane_col;
 
@@ -171,8 +170,8 @@ struct GridPlace {
 };
 
 // Lanes are numbered so that adjacent lanes share an address in every vector read of A (lanes 2i and 2i + 1) and of B (lanes i and i + 2):
-// shared memory then serves such a read in half the wavefronts. So the bits of a lane's number are, from the lowest on: one bit of its
-// column, one bit of its row, the remaining bits of its column, the remaining bits of its row.
+// shared memory then serves such a read in half the wavefronts. The bits of a lane's index are therefore, from the lowest on: one bit of
+// its column, one bit of its row, the remaining bits of its column, the remaining bits of its row.
 template <class Traits>
 __device__ inline GridPlace grid_place(int thread) {
   constexpr int kWavesN = Traits::kGridCols / Traits::kWaveCols;
