@@ -58,26 +58,26 @@ const Pipelined kPipelined[] = {
 #undef VBGEMM_COMPILED_UNPROMOTED
 #undef VBGEMM_COMPILED
 
-constexpr int kThreads = PipelineTraits<Kind::bf16, 256, 1>::kThreads;  // of every pipelined kernel, whatever its type and width
-constexpr uint32_t kBoxLines = 64, kStoreLines = PipelineTraits<Kind::bf16, 256, 1>::kStoreLines;  // of the boxes of operands and results
+constexpr int kThreads = PipelineTraits<Kind::bf16, 256, 1>::kThreads;                             // threads of every pipelined kernel
+constexpr uint32_t kBoxLines = 64, kStoreLines = PipelineTraits<Kind::bf16, 256, 1>::kStoreLines;  // of operand and result boxes
 
 static_assert(pipeline_shared_bytes<PlanSource<Kind::bf16>::Shared>() <= kPipelineMaxShared);
 static_assert(pipeline_shared_bytes<PlanSource<Kind::f16>::Shared>() <= kPipelineMaxShared);
 
-// Launches the clusters that `most` units of work keep busy, as far as `places` CTAs have room.
-Error launch_clusters(const void* kernel, int64_t most, int places, int cluster, int shared_bytes, void* parameters, Stream stream) {
-  const auto clusters = static_cast<uint32_t>(std::min<int64_t>(most, std::max(places / cluster, 1)));
+// Launches as many clusters as `units` units of work keep busy, but no more than `max_ctas` CTAs.
+Error launch_clusters(const void* kernel, int64_t units, int max_ctas, int cluster, int shared_bytes, void* parameters, Stream stream) {
+  const auto clusters = static_cast<uint32_t>(std::min<int64_t>(units, std::max(max_ctas / cluster, 1)));
   return launch_kernel(kernel, clusters * cluster, kThreads, shared_bytes, parameters, stream, cluster);
 }
 
-// A map of some matrix at `data`, whose address, size and stride the device replaces.
+// A template map at `data`; the device replaces its address, size and stride.
 Error encode_any(CUtensorMap& map, DType dtype, const void* data, uint32_t box_lines) {
   constexpr int kBytes = 128, kLines = 64;
   return encode_map(map, {dtype, data, kBytes / bytes_of(dtype), kLines, 1, kBytes, kBytes * kLines}, box_lines);
 }
 
-// Whether the tensor cores sum the products of all of K: scales hold for all of it, and sums of int8 fit in int32, or the caller allows the
-// tensor cores' own sums of 8-bit floats.
+// Whether the tensor cores accumulate all of K: there is one scale along K, and either int8 sums fit in int32 or the caller allows the
+// tensor cores' short accumulators for 8-bit floats.
 bool is_unpromoted(const RaggedCall& call) {
   constexpr int64_t kMaxInt8Depth = (1 << 17) - 1;
   static_assert(kMaxInt8Depth * INT8_MIN * INT8_MIN <= INT32_MAX);
@@ -114,7 +114,7 @@ TensorOfLines half_of(TensorOfLines tensor, bool halves_lines, bool second) {
   return tensor;
 }
 
-// Both maps of B, and where the second one begins. Of numbers that share bytes, the map is one of bytes.
+// Both maps of B, and where the second one begins. For 4-bit values the map counts bytes.
 Error describe_rhs(const RaggedCall& call, GroupParameters& parameters) {
   const int bits = bits_of(call.rhs_dtype);
   const DType dtype = bits < 8 ? DType::s8 : call.rhs_dtype;
@@ -151,8 +151,8 @@ Error launch_pipelined(Kind kind, const void* kernel, const KernelParameters& ca
   Error error = encode_any(parameters.factor, arithmetic_of(kind).lhs, call.maps, kBoxLines);
   if (error == kSuccess) error = encode_any(parameters.result, call.result, call.maps, kStoreLines);
   if (error != kSuccess) return error;
-  const int clusters = (call.launch_blocks + kCluster - 1) / kCluster, places = std::min(multiprocessors(), kMaxPipelinedBlocks);
-  return launch_clusters(kernel, clusters, places, kCluster, kPipelineMaxShared, &parameters, stream);
+  const int clusters = (call.launch_blocks + kCluster - 1) / kCluster, max_ctas = std::min(multiprocessors(), kMaxPipelinedBlocks);
+  return launch_clusters(kernel, clusters, max_ctas, kCluster, kPipelineMaxShared, &parameters, stream);
 }
 
 // A build or a device without TMA and wgmma does not have the pipelined kernel.
