@@ -1,5 +1,5 @@
-// One dot-product tile (simt/dot_tile.h) on tensor cores, for more columns or wider numbers than the ordinary multiply-add units keep up
-// with. Each warp loads its own rows of A directly into fragment registers; shared memory holds B only.
+// One dot-product tile (simt/dot_tile.h) on tensor cores, for more columns or wider types than the CUDA cores can keep up with. Each warp
+// loads its own rows of A directly into fragment registers; shared memory holds B only.
 #pragma once
 #include "gpu/tensor/tensor_copy.h"
 #include "gpu/tensor/tensor_dot_traits.h"
@@ -8,8 +8,8 @@
 namespace vbgemm {
 
 // Reads a lane's vectors of its two rows of A, kLinesInFlight lines at a time. Rows beyond the tile's last row read the last row again;
-// nothing will be stored for them. kVectors: all 16-byte vectors are aligned. Otherwise A is read by elements, one line at a time for
-// 2-byte elements, since each of these would occupy a 4-byte register.
+// nothing will be stored for them. kVectors: all 16-byte vectors are aligned. Otherwise A is read by elements, and 2-byte elements one line
+// at a time, since each would occupy a 4-byte register.
 template <class Traits, class T, bool kVectors>
 class TensorDotReader {
  public:
@@ -27,8 +27,8 @@ class TensorDotReader {
     }
   }
 
-  // Reads the vectors of the lines that begin at step `k`. kWhole: all of their steps exist; otherwise steps from `depth` on are zero. (A
-  // run-time test here would make both cases meet in the same registers, through moves that wait for the loads.)
+  // Reads the vectors of the lines that begin at K element `k`. kWhole: all of their elements exist; otherwise elements from `depth` on are
+  // zero. (A run-time test here would make both cases meet in the same registers, through moves that wait for the loads.)
   template <bool kWhole>
   __device__ void read(int k, int depth, Pieces& x) const {
     const int begin = k + thread_index() % 4 * Line::kPiece;
@@ -41,7 +41,7 @@ class TensorDotReader {
       for (int half = 0; half < 2; ++half) {
         if constexpr (kVectors) {
           x[half][line] = {};
-          if (left > 0) load_streamed<kVectorBytes>(&x[half][line], from[half] + ahead);  // the depth is a multiple of the vector
+          if (left > 0) load_streamed<kVectorBytes>(&x[half][line], from[half] + ahead);  // depth is a multiple of the vector width
         } else {
           x[half][line] = elements(from[half] + ahead * col_stride, col_stride, left);
         }
@@ -66,7 +66,7 @@ class TensorDotReader {
   const T* first_[2];
 };
 
-// sums += A B for some lines of K; `b` points to their B.
+// sums += A B for kLinesInFlight lines; `b` points to their part of B.
 template <class Traits, class LinesB, class T, class Piece, int kLinesInFlight>
 __device__ inline void multiply_lines(const Piece (&x)[2][kLinesInFlight], const T* b, Sums<Traits>& sums) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// A warp's products on tensor cores (mma.sync): loading fragments from shared memory, and what each arithmetic does with them.
+// A warp's MMAs (mma.sync): loading fragments from shared memory, and the MMA of each arithmetic.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/tensor/tensor_traits.h"
@@ -6,7 +6,7 @@
 
 namespace vbgemm {
 
-// A warp's place in its thread block: its rectangle of the tile, and its slice of each step's K.
+// A warp's position in its thread block: its rectangle of the tile, and its K slice of each step.
 template <class Traits>
 struct WavePlace {
   int row, col, slice;
@@ -17,12 +17,12 @@ struct WavePlace {
         slice(Traits::kSplit == 1 ? 0 : wave / (Traits::kWavesN * Traits::kWavesM)) {}
 };
 
-// One register of an operand: one number, two numbers of two bytes, or four of one byte.
+// One fragment register: one value, two 2-byte values, or four 1-byte values.
 template <class T>
 using Register = std::conditional_t<sizeof(T) == 8, double, uint32_t>;
 
 // Which fragment registers receive the four matrices of 8 rows by 16 bytes that one ldmatrix loads. The registers of an instruction are
-// adjacent: for A, two halves at one depth come first; for B (kKFirst), both depths of a half.
+// adjacent: in A the two 8-row blocks of one K half come first, in B (kKFirst) the two K halves of a block.
 template <bool kKFirst>
 constexpr __host__ __device__ int m8_block_of(int matrix) {
   return kKFirst ? matrix / 2 : matrix % 2;
@@ -32,8 +32,8 @@ constexpr __host__ __device__ int k_half_of(int matrix) {
   return kKFirst ? matrix % 2 : matrix / 2;
 }
 
-// Where this lane's first fragment is stored in an operand's part of a step; all other fragments are at constant distances. `from`: the
-// warp's first row (column). `chunk`: its first chunk of K.
+// The offset of this lane's first fragment in an operand's part of a step; all other fragments are at constant distances. `from`: the
+// warp's first row (column). `chunk`: its first K chunk.
 template <class T, class Lines, bool kKFirst>
 __device__ inline int first_fragment(int from, int chunk) {
   const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4, matrix = lane / 8, row = lane % 8;
@@ -66,7 +66,7 @@ __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
     static_assert(Lines::kInterleave == 2);
 #pragma unroll
     for (int half = 0; half < kHalves; half += 2) {
-      uint32_t words[4];  // each with two rows in two steps of K
+      uint32_t words[4];  // each with two rows of two K elements
       ldmatrix_x4_trans(first + 32 * chunk * kPitch + 8 * half, words);
 #pragma unroll
       for (int k_half = 0; k_half < 2; ++k_half) {
@@ -104,13 +104,13 @@ __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
 
 inline constexpr uint32_t kSignBit = 0x80000000u, kInfinityBits = 0x7f800000u, kOneBits = 0x3f800000u, kTf32Mask = 0xffffe000u;
 
-// Makes sure that a NaN remains one if the tensor cores ignore its low bits; otherwise it might look like an infinity.
+// Keeps a NaN a NaN although the tensor cores ignore its low bits; otherwise it might read as an infinity.
 __device__ inline uint32_t special_small(uint32_t bits) {
   const float x = float_of_bits(bits);
   return x == x ? bits : bits | 0x400000u;
 }
 
-// The sum of numbers that are too small to overflow: it is finite unless one of them is an infinity or NaN.
+// A sum of values too small to overflow: it is finite unless one of them is infinite or NaN.
 template <int kCount>
 __device__ inline float sum_of(const float (&numbers)[kCount]) {
   constexpr int kChains = 4;
@@ -122,10 +122,10 @@ __device__ inline float sum_of(const float (&numbers)[kCount]) {
 }
 __device__ inline bool is_finite(float x) { return std::fabs(x) < static_cast<float>(INFINITY); }
 
-// Splits x = big + small into two tf32 numbers, accurate to slightly less than float32 (the tensor cores ignore the last bits of `small`).
-// Where rounding would make `big` infinite, it is truncated instead. If x is an infinity or NaN, `small` is x and `big` is 1. Then the only
-// product of x with the other factor's `big` is that of `small`, which gives what float32 gives, and no other product is infinite or NaN.
-// The exception is another factor below the smallest tf32 number: its `big` is 0, and infinity times 0 is NaN.
+// Splits x = big + small into two TF32 values, accurate to slightly less than float32 (the tensor cores ignore the last bits of `small`).
+// Where rounding would make `big` infinite, it is truncated instead. If x is infinite or NaN, `small` is x and `big` is 1. Then only
+// `small` times the other factor's `big` involves x, which gives the same result as float32, and no other product is infinite or NaN. The
+// exception is an other factor below the smallest TF32 value: its `big` is 0, and infinity times 0 is NaN.
 template <int kRows, int kCols>
 __device__ inline void split(const uint32_t (&bits)[kRows][kCols], uint32_t (&big)[kRows][kCols], uint32_t (&small)[kRows][kCols]) {
   float rest[kRows * kCols];
@@ -166,8 +166,8 @@ __device__ inline void see_special(float& x, float& small) {
 template <class Traits>
 using Sums = typename Traits::Sum[Traits::kBlocksM][Traits::kBlocksN][4];
 
-// sums += a b over one chunk of K, as two products of float16, to which 8-bit floats are widened exactly. The first half of each register
-// is taken for the steps of K that come first in a product of float16, for both operands alike.
+// sums += a b over one K chunk, as two float16 MMAs, since 8-bit floats widen to float16 exactly. The first half of each register serves as
+// the first K half of a float16 MMA, for both operands alike.
 template <class Traits>
 __device__ inline void multiply_float8(const uint32_t (&a)[Traits::kBlocksM][4], const uint32_t (&b)[Traits::kBlocksN][2],
                                        Sums<Traits>& sums) {
@@ -189,7 +189,7 @@ __device__ inline void multiply_float8(const uint32_t (&a)[Traits::kBlocksM][4],
   }
 }
 
-// sums += a b over one chunk of K.
+// sums += a b over one K chunk.
 template <class Traits, class R>
 __device__ inline void multiply_chunk(R (&a)[Traits::kBlocksM][4], R (&b)[Traits::kBlocksN][2], Sums<Traits>& sums) {
   const auto each = [&](const auto& multiply) {
@@ -225,8 +225,8 @@ __device__ inline void multiply_chunk(R (&a)[Traits::kBlocksM][4], R (&b)[Traits
     uint32_t big_a[Traits::kBlocksM][4], small_a[Traits::kBlocksM][4], big_b[Traits::kBlocksN][2], small_b[Traits::kBlocksN][2];
     split(a, big_a, small_a);
     split(b, big_b, small_b);
-    // The tensor cores truncate sums where float32 would round, and the error grows with K. So each chunk has sums of its own, which are
-    // added to the total with rounding.
+    // The tensor cores truncate sums where float32 would round, and the error grows with K. So each chunk has its own accumulators, which
+    // are added to the total with rounding.
 #pragma unroll
     for (int i = 0; i < Traits::kBlocksM; ++i) {
       float chunk[Traits::kBlocksN][4] = {};

@@ -1,12 +1,12 @@
-// One row tile (simt/row_tile.h) on tensor cores, where the lanes of a warp share its rows. It serves more columns, or wider numbers, than
-// the ordinary multiply-add units keep up with.
+// One row tile (simt/row_tile.h) on tensor cores, where the lanes of a warp share its rows. It serves more columns, or wider types, than
+// the CUDA cores can keep up with.
 #pragma once
 #include "gpu/simt/row_tile.h"
 #include "gpu/tensor/tensor_dot_traits.h"
 
 namespace vbgemm {
 
-// How row `kIndex` of the catalogue is divided. K is permuted within each of its lines, in A and B alike, as for dot products
+// How row `kIndex` of the catalogue is divided. K is permuted within each line, in A and B alike, as in dot-product tiles
 // (tensor_dot_traits.h).
 template <Kind kKind_, int kIndex>
 struct TensorRowTraits : RowTraits<LeftOf<kKind_>, kIndex> {
@@ -29,7 +29,7 @@ struct RowsInPlace {
   const MatrixView& a;
   int first, last, k_first;
 
-  // Reads the vector that begins at step `k` of a row. Only its first `count` steps exist; the others are left unchanged.
+  // Reads the vector that begins at K element `k` of a row. Only its first `count` elements exist; the others are left unchanged.
   __device__ void read(int row, int k, int count, Vector<T, kVector>& x) const {
     wave_barrier();  // one vector after the other: otherwise the compiler would use registers for several loads
     const int mine = first + row;
@@ -45,7 +45,7 @@ struct RowsInPlace {
   }
 };
 
-// A warp's sums of a pass, as fragments.
+// A warp's accumulators of a pass, as fragments.
 template <class Traits, class T>
 struct TensorRowProducts {
   using Sum = typename Traits::Sum;
@@ -55,7 +55,7 @@ struct TensorRowProducts {
 
   __device__ static void store(const PartOfB<Traits, T>& b, T* shared, int) { b.store_columns(shared, Traits::LinesB::kPitch); }
 
-  // sums += A B for existing rows of A, with B in shared memory. Steps of K that do not exist are zero in both operands.
+  // sums += A B for existing rows of A, with B in shared memory. K elements after the end are zero in both operands.
   template <class Rows>
   __device__ void add(const Rows& rows, int lane, int depth, const T* shared) {
     const int t = lane % 4;
@@ -83,13 +83,13 @@ struct TensorRowProducts {
     }
   }
 
-  // Reads a lane's vector of a line of K, for eight rows.
+  // Reads a lane's vector of a line, for eight rows.
   template <class Rows>
   __device__ static void read(const Rows& rows, int lane, int eight, int k, int count, typename Line::Piece& x) {
     if constexpr (sizeof(T) == 2 && Rows::kStreams) {
       if (rows.in_columns()) {
-        // The line consists of four vectors; the w-th pair of steps of each vector belongs to the w-th matrix. A row of the matrix is a
-        // step, and each lane gets a pair of steps of its own vector.
+        // The line consists of four vectors; the w-th pair of elements of each vector belongs to the w-th matrix. A row of the matrix is
+        // one K element, and each lane gets a pair of elements of its own vector.
         const int matrix = lane / 8, row = lane % 8, ahead = (row / 2 - lane % 4) * Line::kPiece + 2 * matrix + row % 2;
         ldmatrix_x4_trans(rows.eight_rows(eight, ahead < count ? k + ahead : 0), x.element);
 #pragma unroll
@@ -104,7 +104,7 @@ struct TensorRowProducts {
     memcpy(&x, &steps, sizeof steps);
   }
 
-  // Writes the sums to where all of the warp's rows are staged; the i-th call writes as many rows as a warp has lanes.
+  // Writes the sums to the warp's staging memory; the i-th call writes as many rows as a warp has lanes.
   template <class Stage>
   __device__ void put(int i, const Stage& stage) const {
     constexpr int kHalves = kWaveSize / 8;
@@ -117,7 +117,7 @@ struct TensorRowProducts {
         const auto& sum = sums[(i * kHalves + half) / 2][0][j];
         const int col = 8 * j + 2 * t;
         const Vector<Sum, 2> two = {{sum[half % 2 * 2], sum[half % 2 * 2 + 1]}};
-        if (stage.swizzled()) {  // in whole vectors: two adjacent sums are in one vector
+        if (stage.swizzled()) {  // in whole vectors, which hold two adjacent sums
           if (col < stage.cols) *reinterpret_cast<Vector<Sum, 2>*>(stage.first + stage.place(row + col)) = two;
         } else {
           if (col < stage.cols) stage.first[row + col] = two.element[0];
@@ -127,8 +127,8 @@ struct TensorRowProducts {
     }
   }
 
-  // Computes a tile whose A is not streamed. If all of K fits shared memory, B is loaded once for all passes; for a deeper K it is loaded
-  // again in every pass.
+  // Computes a tile whose A is not streamed through shared memory. If all of K fits, B is loaded once for all passes; otherwise it is
+  // loaded again in every pass.
   __device__ static void walk(const TilePlace<T>& place, T* shared) {
     const int depth = place.depth;
     const bool deep = depth > Traits::kDepth;

@@ -5,7 +5,7 @@
 
 namespace vbgemm {
 
-// Each thread writes its sums to the plane of shared memory that belongs to its K slice.
+// Each thread writes its accumulators to its K slice's plane of shared memory.
 template <class Traits>
 __device__ inline void keep_sums(const Sums<Traits>& sums, typename Traits::Sum* planes) {
   using Sum = typename Traits::Sum;
@@ -39,7 +39,7 @@ __device__ inline void keep_sums(const Sums<Traits>& sums, typename Traits::Sum*
   }
 }
 
-// As keep_sums, for a transposed product: a thread's rows of the product are adjacent columns of C.
+// Like keep_sums, for a transposed product: a thread's rows of the product are adjacent columns of C.
 template <class Traits>
 __device__ inline void keep_transposed_sums(const Sums<Traits>& sums, typename Traits::Sum* plane) {
   using Sum = typename Traits::Sum;
@@ -77,7 +77,7 @@ struct Planes {
     return *reinterpret_cast<Vector<Sum, kWidth>*>(first + n * kStep * Traits::kSumPitch);
   }
 
-  // How many of the thread's rows the tile has.
+  // The number of the thread's rows that lie in the tile.
   template <class T>
   __device__ int count(const TilePlace<T>& place) const {
     return col < place.cols ? (place.rows - row + kStep - 1) / kStep : 0;
@@ -106,7 +106,7 @@ __device__ inline void scale_sums(const TilePlace<T>& place, const Planes<Traits
   using Sum = typename Traits::Sum;
   using Sums = Vector<Sum, kWidth>;
   using OutVector = Vector<Out, kWidth>;
-  // Loads in flight together: fewer for operands of a byte, whose results are of several types.
+  // Loads in flight: fewer for 1-byte operands, whose results may have several types.
   constexpr int kTogether = (kWidth == 1 ? 32 / static_cast<int>(sizeof(Sum)) : 4) / (sizeof(T) == 1 ? 2 : 1);
   const MatrixView source = place.matrix[kSource], bias = place.matrix[kBias];
   const Sum alpha = place.alpha, beta = place.beta;
@@ -141,7 +141,7 @@ __device__ inline void scale_sums(const TilePlace<T>& place, const Planes<Traits
   }
 }
 
-// Applies the activation to what scale_sums wrote.
+// Applies the activation to the values that scale_sums wrote.
 template <int kWidth, class Traits, class T>
 __device__ inline void activate_sums(const TilePlace<T>& place, const Planes<Traits, kWidth>& mine, int count) {
   using Sum = typename Traits::Sum;
@@ -169,7 +169,7 @@ __device__ inline void store_elements(const TilePlace<T>& place, const Planes<Tr
   const MatrixView& c = place.matrix[kC];
   const int64_t step = int64_t{mine.kStep} * c.row_stride;
   Out* to = c.at<Out>(mine.row, mine.col);
-#pragma unroll sizeof(Out) == 1 ? 1 : 4  // rounding to a byte takes several instructions
+#pragma unroll sizeof(Out) == 1 ? 1 : 4  // rounding to 8 bits takes several instructions
   for (int n = 0; n < count; ++n, to += step) {
     const auto sum = total<Traits>(mine.elements(n), slices);
     OutVector result;
@@ -223,7 +223,8 @@ __device__ inline void store_planes_as(const TilePlace<T>& place, Sum* planes) {
   store_mirror<Out, Traits>(place, planes, place.fused ? 1 : Traits::kSplit);
 }
 
-// As store_planes_as, for operands of a byte, whose results may have up to four types. What does not depend on the type is compiled once.
+// Like store_planes_as, for 1-byte operands, whose results may have up to four types. Code that does not depend on the type is compiled
+// once.
 template <class Traits, class T, class Sum>
 __device__ inline void store_planes_of_bytes(const TilePlace<T>& place, Sum* planes) {
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
@@ -284,7 +285,7 @@ __device__ inline void store_sums(const TilePlace<T>& place, const Sums<Traits>&
     keep_sums<Traits>(sums, planes);
   }
   block_barrier();  // all sums have been written
-  // The usual case comes first and ends the thread block, because of what a jump over the other code costs.
+  // The common case comes first and ends the thread block, because a jump over the other code costs an instruction fetch.
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(typename Traits::Sum));
   if (sizeof(T) > 1 && is_stored_in_vectors<kVector>(place)) {
     store_planes_by<T, kVector, Traits>(place, planes, Traits::kSplit);

@@ -11,7 +11,7 @@
 
 namespace vbgemm {
 
-// sums += A B over one K step in shared memory, by products of single warps (mma.sync).
+// sums += A B over one K step in shared memory, by warp-level MMAs (mma.sync).
 template <class Traits, class LinesA, class LinesB>
 class WarpMma {
  public:
@@ -19,12 +19,12 @@ class WarpMma {
 
   __device__ explicit WarpMma(const T*) : WarpMma(WavePlace<Traits>(thread_index() / kLanes)) {}
 
-  // Nothing to do: products of single warps need no more than the thread block's barrier.
+  // Nothing to do: warp-level MMAs only need the thread block's barrier.
   template <class CopyA>
   __device__ static void prepare(const CopyA&, const T*) {}
 
-  // Multiplies this warp's rectangle and K slice of a step; K is walked upwards in each slice. `meanwhile`, which starts copies, is called
-  // before the first products.
+  // Multiplies this warp's rectangle and K slice of a step; Each slice walks K upwards. `meanwhile`, which starts copies, is called before
+  // the first MMAs.
   template <class Meanwhile>
   __device__ void multiply(const T* stage, Sums<Traits>& sums, const Meanwhile& meanwhile) const {
     if (!Traits::kLoadsFirst) meanwhile();
@@ -39,7 +39,7 @@ class WarpMma {
     };
     constexpr int kMine = Traits::kChunks / Traits::kSplit;
     if constexpr (Traits::kIsFloat8) {
-#pragma unroll 2  // a chunk of 8-bit floats has the code of two
+#pragma unroll 2  // an 8-bit float chunk takes the code of two chunks
       for (int i = 0; i < kMine; ++i) multiply_next(i);
     } else {
 #pragma unroll
@@ -81,12 +81,12 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, ModeA mo
 
   Products<Traits, LinesA, LinesB> products(shared + Traits::kStages * Traits::kStageElements);
   T* const last_stage = shared + (Traits::kStages - 1) * Traits::kStageElements;
-  constexpr int kPrefetchDepth = (Traits::kStages - 1) * Traits::kDepth;  // steps of K by which the copies lead
+  constexpr int kPrefetchDepth = (Traits::kStages - 1) * Traits::kDepth;  // K elements by which copies lead the MMAs
   T* stage = shared;
 #pragma unroll 1
   while (uncopied + kPrefetchDepth > 0) {
     cp_async_wait_group<Traits::kStages - 2>();
-    // Along the other dimension, the stage may hold any values outside the tile.
+    // Along M and N, the stage may hold arbitrary values outside of the tile.
     copy_a.finish(stage, kAlongA ? uncopied + kPrefetchDepth : LinesA::kItems);
     copy_b.finish(stage + Traits::kElementsA, kAlongB ? uncopied + kPrefetchDepth : LinesB::kItems);
     products.prepare(copy_a, stage);
@@ -101,7 +101,7 @@ struct TensorFamily {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = true;
   using Element = LeftOf<kKind>;
-  // The division of a tile, chosen by what its warps own. Called for its return type only.
+  // The tile traits for a tile's thread partition. Called for its return type only.
   template <int kRow>
   static constexpr auto traits_of() {
     if constexpr (kTiles[kRow].partition == ThreadPartition::rows) {
@@ -144,8 +144,8 @@ struct TensorFamily {
         if (a.access == Access::columns) modes.a = CopyMode::across;
         multiply_by<WgmmaTraits, TransposedWarpgroupMma>(place, shared, modes);
       } else if (modes.both(CopyMode::vectors)) {
-        // Warpgroup products pay only if threads need not process what they copied: making such writes visible to the tensor cores costs
-        // more than the products save.
+        // wgmma only pays off if threads need not process the operands that they copied: the proxy fence for such writes costs more than
+        // wgmma saves.
         multiply_by<WgmmaTraits, WarpgroupMma>(place, shared, modes);
       } else {
         multiply_by<Traits, WarpMma>(place, shared, modes);
@@ -158,9 +158,9 @@ struct TensorFamily {
   template <class Traits, template <class, class, class> class Products>
   __device__ __forceinline__ static void multiply_by(const TilePlace<Element>& place, Element* shared, const Modes& modes) {
     Sums<Traits> sums = {};
-    // The products' code is instantiated for each layout of the operands: it is short, and a branch inside would keep the loads from being
-    // moved ahead. It is also instantiated for each way of copying, if both operands are copied in that way, or A is
-    // turned and B copied in vectors: code that a loop does not need would cost it instruction fetches (docs/design/latency.md, L12).
+    // The MMA code is instantiated for each layout of the operands: it is short, and a branch inside would keep the loads from being
+    // hoisted. It is also instantiated for each copy mode if both operands use that mode, or if A is transposed and B copied in vectors:
+    // code that a loop does not need would cost it instruction fetches (docs/design/latency.md, L12).
     const bool mn_major_a = place.matrix[kA].access == Access::columns, k_major_b = place.matrix[kB].access == Access::columns;
     const auto with_both = [&](auto lines_a, auto lines_b) __attribute__((always_inline)) {
       const auto copied = [&](auto mode_a, auto mode_b) __attribute__((always_inline)) {

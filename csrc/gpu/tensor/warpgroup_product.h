@@ -1,4 +1,4 @@
-// Products of warpgroups (wgmma): the tensor cores read their operands from shared memory, for four warps together.
+// Warpgroup MMAs (wgmma) in tile kernels: the tensor cores read their operands from shared memory, for four warps together.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/tensor/tensor_product.h"
@@ -19,7 +19,7 @@ class WarpgroupMma {
     fence_proxy_async();
   }
 
-  // `meanwhile`, which starts copies, is called while the products run.
+  // `meanwhile`, which starts copies, is called while the MMAs run.
   template <class Meanwhile>
   __device__ void multiply(const T* stage, Sums<Traits>& sums, const Meanwhile& meanwhile) const {
     const MatrixDescriptor a = matrix_descriptor(stage + first_a_, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
@@ -41,9 +41,9 @@ class WarpgroupMma {
   int first_a_;  // of this warpgroup's 64 rows
 };
 
-// The transposed product C^T = B^T A^T over one K step: the columns of B, in registers, are the rows of the product. For tf32x3, a number
-// is split into a big and a small part: B's numbers in registers, while of A's the big parts are read where A was copied to, and the small
-// parts from a tile of their own after the stages.
+// The transposed product C^T = B^T A^T over one K step: the columns of B, in registers, are the rows of the product. For tf32x3, each value
+// is split into a big and a small part. B is split in registers; A's big parts are read from its stage, and its small parts from a separate
+// buffer after the stages.
 template <class Traits, class LinesA, class LinesB>
 class TransposedWarpgroupMma {
  public:
@@ -58,7 +58,7 @@ class TransposedWarpgroupMma {
     if constexpr (kSplits) {
       odd_ = !odd_;
       T* const small = small_ + odd_ * Traits::kElementsA;
-      float sum = 0;  // of all small parts, to detect Inf and NaN
+      float sum = 0;  // sum of all small parts, to detect Inf and NaN
       copy_a.wait_for_visits();
       copy_a.visit(stage, [&](const auto& piece) __attribute__((always_inline)) {
         auto rest = piece;
@@ -80,8 +80,8 @@ class TransposedWarpgroupMma {
     fence_proxy_async();
   }
 
-  // The fragments of a chunk are loaded while the products of the previous chunk run. For TF32, B's numbers are rounded in registers, but
-  // the tensor cores read A from shared memory and truncate it. So a NaN of A whose payload lies in the low 13 bits counts as an infinity.
+  // The fragments of a chunk are loaded while the previous chunk's MMAs run. For TF32, B's values are rounded in registers, but the tensor
+  // cores read A from shared memory and truncate it. So a NaN of A whose payload lies in the low 13 bits is read as an infinity.
   template <class Meanwhile>
   __device__ void multiply(const T* stage, Sums<Traits>& sums, const Meanwhile& meanwhile) const {
     const MatrixDescriptor a = shared_lines(stage);
@@ -99,8 +99,8 @@ class TransposedWarpgroupMma {
       meanwhile();
       wgmma_wait_group<0>();
     } else {
-      // The tensor cores truncate sums where float32 would round, and the error grows with K. So each step has sums of its own, which are
-      // added to the total with rounding.
+      // The tensor cores truncate sums where float32 would round, and the error grows with K. So each step has its own accumulators, which
+      // are added to the total with rounding.
       const MatrixDescriptor small_a = shared_lines(small_ + odd_ * Traits::kElementsA);
       Sums<Traits> step;
       each_chunk(stage, [&](int chunk, Fragments& b) __attribute__((always_inline)) {
@@ -136,7 +136,7 @@ class TransposedWarpgroupMma {
     return matrix_descriptor(first, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
   }
 
-  // Starts the products of each chunk, without waiting for earlier ones.
+  // Issues the MMAs of each chunk, without waiting for earlier ones.
   template <class Action>
   __device__ __forceinline__ void each_chunk(const T* stage, const Action& action) const {
 #pragma unroll
