@@ -1,16 +1,16 @@
-// One tile for a K far deeper than C has rows and columns: the threads split K among themselves. Each group of a few threads computes the
-// whole tile for steps of K of its own, and at the end the groups' sums are added up. Each warp streams its own steps through shared memory
-// in their memory layout. Where the steps of an operand follow each other without gaps, as in X^T X, they are copied in aligned 16-byte
-// vectors, whatever their length.
+// One tile for a K far larger than M and N: the threads split K among themselves (sliced-K). Each group of a few threads computes the whole
+// tile for its own K elements, and at the end the groups' accumulators are added up. Each warp streams its own K elements through shared
+// memory in their memory layout. If an operand is MN-major without gaps, as in X^T X, it is copied in aligned 16-byte vectors for any M or
+// N.
 #pragma once
 #include "gpu/simt/lane_sums.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
 
-// How a tile is divided, for operands of type T: the rectangle of it that one thread of a group computes, as large as leaves registers for
-// several thread blocks; the number of groups in a warp; and the steps of K that a warp takes at a time. The catalogue's step is that of
-// the whole thread block and counts 4-byte elements; here every group takes at least one step.
+// How a tile is divided, for operands of type T: the rectangle that one thread of a group computes, as large as registers for several
+// thread blocks permit; the number of groups in a warp; and the K elements that a warp takes at a time. The catalogue's step is that of the
+// whole thread block and counts 4-byte elements; here every group takes at least one K element.
 struct DeepSplit {
   int thread_rows, thread_cols, groups, depth;
 };
@@ -34,7 +34,7 @@ struct DeepTraits {
   static constexpr int kThreadRows = kSplit.thread_rows, kThreadCols = kSplit.thread_cols, kSums = kThreadRows * kThreadCols;
   static constexpr int kDepth = kSplit.depth, kGroups = kSplit.groups, kGroup = kWaveSize / kGroups, kThreadsAcross = kCols / kThreadCols;
 
-  // In shared memory, lines that are stored apart begin in different banks. (The bank of element (line, k) is that of line x kPitch + k.)
+  // Padded so that K-major lines begin in different banks of shared memory. (The bank of element (line, k) is that of line x kPitch + k.)
   static constexpr int kPitch = kDepth + kVector;
   static constexpr int kStageA = kRows * kPitch, kStageElements = kStageA + kCols * kPitch;  // of a warp
   static constexpr int kStages = stages_of(kernel_of(kShape), kWaves * kStageElements * static_cast<int>(sizeof(T)));
@@ -48,8 +48,8 @@ struct DeepTraits {
 };
 
 // One operand of a tile: `count` lines, at most kLines, which are rows of A or columns of B. `across` is the distance from one line to the
-// next, and `along` the distance from one step of K to the next. A thread takes kThreadLines of the lines; `member` says which. In shared
-// memory the steps of a line are contiguous where they are so in global memory, otherwise the lines of a step are.
+// next, and `along` the distance from one K element to the next. A thread takes kThreadLines of the lines; `member` says which. Shared
+// memory keeps the operand's major order: K-major if it is K-major in global memory, otherwise MN-major.
 template <class Traits, class T, int kLines, int kThreadLines>
 class DeepOperand {
  public:
@@ -69,7 +69,7 @@ class DeepOperand {
   // The thread's i-th line.
   __device__ int line(int i) const { return steps_together_ ? mine_ + i * (kLines / kThreadLines) : mine_ + i; }
 
-  // Starts a warp's copies of `steps` steps of K, beginning with step `k`.
+  // Starts a warp's copies of `steps` K elements from `k` on.
   __device__ void start(T* shared, int k, int steps) const {
     const T* const from = first_ + k * along_;
     if (gapless_) return copy_all(shared, from, steps * count_);
@@ -80,7 +80,7 @@ class DeepOperand {
     }
   }
 
-  // Reads this thread's lines at a step. Lines beyond the last hold arbitrary values; nothing will be stored for them.
+  // Reads this thread's lines at one K element. Lines after the last one hold arbitrary values; nothing is stored for them.
   __device__ void read(const T* shared, int k, Sum (&line)[kThreadLines]) const {
     if (steps_together_) {
 #pragma unroll
@@ -107,7 +107,7 @@ class DeepOperand {
     }
   }
 
-  // Copies elements that are contiguous in global memory and stay so in shared memory.
+  // Copies elements that are contiguous both in global and in shared memory.
   __device__ void copy_all(T* shared, const T* from, int elements) const {
     constexpr int kCopies = (kLines * Traits::kDepth / kVector + kWaveSize - 1) / kWaveSize;
     const int lane = thread_index() % kWaveSize, pieces = vectors_ ? elements / kVector : 0;
@@ -120,7 +120,7 @@ class DeepOperand {
     for (int at = pieces * kVector + lane; at < elements; at += kWaveSize) cp_async<sizeof(T)>(shared + at, from + at, true);
   }
 
-  // Copies line by line, or step by step, kWidth elements at a time, and the ends element by element.
+  // Copies in the operand's major order, kWidth elements at a time, and the ends element by element.
   template <int kWidth>
   __device__ void copy_lines(T* shared, const T* from, int steps) const {
     const int rows = steps_together_ ? count_ : steps, length = steps_together_ ? steps : count_;
@@ -171,7 +171,7 @@ __device__ inline void multiply_deep(const TilePlace<T>& place, T* shared) {
   const DeepOperand<Traits, T, Traits::kCols, Traits::kThreadCols> cols(b, place.cols, b.col_stride, b.row_stride,
                                                                         member % Traits::kThreadsAcross);
   const int depth = place.depth;
-  constexpr int kDepthPerTurn = Traits::kWaves * Traits::kDepth;  // steps of K that all warps take in one turn
+  constexpr int kDepthPerTurn = Traits::kWaves * Traits::kDepth;  // K elements that all warps take in one turn
   T* const stages = shared + wave * Traits::kWaveElements;
   int uncopied = wave * Traits::kDepth;
   const auto start_step = [&](T* stage) {
@@ -216,7 +216,7 @@ __device__ inline void multiply_deep(const TilePlace<T>& place, T* shared) {
   const int first = add_lanes<Traits::kGroup, Traits::kSums>(sum);
   block_barrier();  // all warps have read their last operands
   const TileStage<Traits> tile{reinterpret_cast<Sum*>(shared)};
-  // The sum that this lane has left is another lane's too.
+  // This lane holds a duplicate of another lane's sum.
   const bool is_duplicate = Traits::kSums < Traits::kGroups && lane >= Traits::kSums * Traits::kGroup;
   if (!is_duplicate) {
     Sum* const mine = tile.sums + wave * Traits::kTileSums;

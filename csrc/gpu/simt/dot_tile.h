@@ -1,7 +1,7 @@
-// One tile of dot products, for few columns and a deep K along which A's rows are contiguous. The lanes of a warp take different steps of K
-// of the same row. So a warp reads long pieces of few rows, which memory serves fastest (on an H100 2.9 to 3.0 TB/s for pieces of 256 bytes
-// or more, 1.6 to 2.3 TB/s for 64 bytes; docs/design/tall-skinny.md, T16). A goes straight to registers; shared memory holds B only, which
-// all warps of the thread block read.
+// One tile of dot products, for few columns, a large K and a K-major A. The lanes of a warp take different K elements of the same row
+// (warp-sliced K). So a warp reads long pieces of few rows, which memory serves fastest (on an H100 2.9 to 3.0 TB/s for pieces of 256 bytes
+// or more, 1.6 to 2.3 TB/s for 64 bytes; docs/design/tall-skinny.md, T16). A is loaded straight into registers; shared memory holds only B,
+// which all warps of the thread block read.
 #pragma once
 #include "gpu/simt/lane_sums.h"
 #include "gpu/tile/tile_place.h"
@@ -16,11 +16,12 @@ struct DotTraits {
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads, kWaves = kThreads / kWaveSize;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
 
-  // Each warp has rows of its own. Its lanes take every kWaveSize-th step of K, kLaneSteps of them at a time.
+  // Each warp has its own rows. A lane takes every kWaveSize-th K element, kLaneSteps of them at a time.
   static constexpr int kWaveRows = kRows / kWaves, kSums = kWaveRows * kCols;
   static constexpr int kDepth = k_step(kShape, sizeof(T), kCdna), kLaneSteps = kDepth / kWaveSize;
 
-  // In shared memory a step of B takes an odd number of vectors, so that the vectors that eight lanes read together are in different banks.
+  // One K element of B takes an odd number of vectors in shared memory, so that the vectors that eight lanes read together lie in different
+  // banks.
   static constexpr int kVectors = kCols / kVector, kPitch = (kVectors | 1) * kVector, kStageElements = kDepth * kPitch;
   static constexpr int kStages = stages_of(kernel_of(kShape), kStageElements* static_cast<int>(sizeof(T)));
   static constexpr int kSharedElements = kStages * kStageElements;
@@ -28,7 +29,7 @@ struct DotTraits {
   static_assert(kCols % kVector == 0 && kWaveRows * kWaves == kRows && kLaneSteps * kWaveSize == kDepth && kSums >= kWaveSize);
 };
 
-// Reads a lane's steps of its warp's rows of A. Rows beyond the tile's last row read the last row again; nothing will be stored for them.
+// Reads a lane's K elements of its warp's rows of A. Rows after the tile's last row read the last row again; nothing is stored for them.
 template <class Traits, class T>
 class DotReader {
  public:
@@ -38,7 +39,7 @@ class DotReader {
   __device__ DotReader(const MatrixView& a, int rows, int first_row)
       : a_(a), first_(a.template at<const T>(first_row < rows ? first_row : rows - 1, 0)), rows_behind_(rows - 1 - first_row) {}
 
-  // Reads the steps that begin at `k`; those from `depth` on are zero.
+  // Reads the K elements from `k` on; those from `depth` on are zero.
   __device__ void read(int k, int depth, Steps& x) const {
     const int lane = thread_index() % kWaveSize;
     const int64_t col_stride = a_.col_stride;
@@ -70,8 +71,7 @@ class DotReader {
   int rows_behind_;  // rows of the tile after the warp's first row
 };
 
-// Starts the copies of the steps of B that begin at `k`; steps beyond the end of K become zero. Columns that the tile does not have are not
-// written.
+// Starts the copies of B's K elements from `k` on; elements after the end of K become zero. Columns outside of the tile are not written.
 template <class Traits, class T>
 __device__ inline void copy_step_b(const TilePlace<T>& place, int k, T* stage) {
   const MatrixView& b = place.matrix[kB];

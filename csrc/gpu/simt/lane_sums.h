@@ -1,11 +1,11 @@
-// Sums that are spread over several lanes as partial sums: how they are added up, and how they reach C through shared memory.
+// Partial sums that are distributed over several lanes: their reduction, and their way to C through shared memory.
 #pragma once
 #include "gpu/tile/finish.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
 
-// Adds up the partial sums of the lanes whose numbers differ in the bits from kDistance on, always in the same order. For each bit a lane
+// Reduces the partial sums of the lanes whose indices differ in the bits from kDistance on, always in the same order. For each bit a lane
 // keeps one half of its kCount sums and exchanges the other half for its partner's, until one sum is left. Returns which of the lane's sums
 // is now its first.
 template <int kDistance, int kCount, class Sum, int kAll>

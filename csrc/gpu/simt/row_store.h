@@ -1,6 +1,5 @@
-// How a row tile is stored to C. A warp's sums go through shared memory, where its lanes exchange them so that stores coalesce. Where C's
-// columns are contiguous and each thread has all sums of its rows, stores coalesce without that. `Traits` is the tile's division, from
-// row_tile.h.
+// How a row tile is stored to C. A warp's lanes exchange their sums through shared memory so that stores coalesce. If C is column-major and
+// each thread has all sums of its rows, stores coalesce without the exchange. `Traits` are the tile traits of row_tile.h.
 #pragma once
 #include "gpu/tile/finish.h"
 #include "gpu/tile/swizzle.h"
@@ -8,13 +7,13 @@
 
 namespace vbgemm {
 
-// What is known about C before a tile begins. vectors: its rows follow each other without gaps in whole vectors, and it has the operands'
-// type. columns: its columns are contiguous. Both imply that there is no epilogue. general: nothing is known. Each case has code of its
-// own, because skipped code still costs its instruction fetch (docs/design/latency.md, L12).
+// Store variants, chosen before a tile begins. vectors: C is dense, row-major and in whole vectors, and has the operands' type. columns: C
+// is column-major. Both have no epilogue. general: anything else. Each case has code of its own, because skipped code still costs its
+// instruction fetch (docs/design/latency.md, L12).
 enum class Stored { vectors, columns, general };
 
-// A warp's own part of shared memory: as many rows of sums as a warp has lanes, one after the other without gaps, as in most C. kWhole: the
-// rows are known to be whole vectors, in C's element type as well.
+// A warp's own part of shared memory: one dense row of sums per lane, as in most C. kWhole: the rows are whole vectors, in C's element type
+// as well.
 template <class Traits, bool kWhole>
 struct RowStage {
   using Sum = typename Traits::Sum;
@@ -46,7 +45,8 @@ struct RowStage {
     }
   }
 
-  // Reads from the lane's row the vector that begins at column `col`, a multiple of the vector. Elements after the row's end are arbitrary.
+  // Reads the vector at column `col` of the lane's row; `col` is a multiple of the vector width. Elements after the row's end are
+  // arbitrary.
   __device__ Vector<Sum, kVector> neighbours(int col) const {
     const int at = lane * cols + col;
     if (swizzled()) return *reinterpret_cast<const Vector<Sum, kVector>*>(first + place(at));
@@ -58,7 +58,7 @@ struct RowStage {
     return vector;
   }
 
-  // Stores `elements` elements of whole rows to a C without gaps, in vectors.
+  // Stores `elements` elements of whole rows to a dense C, in vectors.
   template <class Out>
   __device__ void write_gapless(Out* to, int elements) const {
     constexpr int kOutVector = kVectorBytes / static_cast<int>(sizeof(Out));
@@ -93,12 +93,12 @@ struct RowStage {
   }
 };
 
-// A row stage with the place of each element in the tile, for epilogues and for a C with gaps.
+// A row stage that knows each element's position in the tile, for epilogues and for a C with gaps.
 template <class Traits>
 struct LocatedRowStage : RowStage<Traits, false> {
   using Stage = RowStage<Traits, false>;
   using Sum = typename Traits::Sum;
-  int row, inverse;  // row: the warp's first row of the tile; inverse: of the number of columns, in fixed point
+  int row, inverse;  // row: the warp's first row of the tile; inverse: 1 / columns in fixed point
 
   __device__ LocatedRowStage(const Stage& stage, int first_row)
       : Stage(stage), row(first_row), inverse((1 << kInverseBits) / stage.cols + 1) {}
@@ -111,7 +111,7 @@ struct LocatedRowStage : RowStage<Traits, false> {
   }
 
  private:
-  // The division is exact for every element: the inverse is too large by less than 2^-18, and the result therefore off by less than 1 /
+  // This division is exact for every element: the inverse is too large by less than 2^-18, so the quotient is too large by less than 1 /
   // cols.
   static constexpr int kInverseBits = 18;
   static_assert(kWaveSize * Traits::kCols * Traits::kCols <= 1 << kInverseBits);
@@ -127,7 +127,7 @@ __device__ inline bool stores_columns(const TilePlace<T>& place) {
   return place.matrix[kC].access == Access::columns && !place.fused;
 }
 
-// Stores a warp's rows. Products: how the warp holds their sums (row_tile.h).
+// Stores a warp's rows. Products: the type that holds the warp's sums (row_tile.h).
 template <class Traits, class T, Stored kStored, class Products>
 class RowStore {
  public:
@@ -182,7 +182,7 @@ class RowStore {
     }
   }
 
-  // For a C whose columns are contiguous: each lane stores its own rows from registers.
+  // For a column-major C: each lane stores its own rows from registers.
   template <class Out>
   __device__ void store_own_columns(int row, const Products& products) const {
     const MatrixView c = place_.matrix[kC];
@@ -197,7 +197,7 @@ class RowStore {
     }
   }
 
-  // As store_own_columns, but each lane stores a row from shared memory, which a loop can index at run time, as it cannot index registers.
+  // Like store_own_columns, but each lane stores a row from shared memory, which, unlike registers, a loop can index at run time.
   template <class Out>
   __device__ void store_columns(int row, const Products& products) const {
     constexpr int kVector = Traits::kColVector;

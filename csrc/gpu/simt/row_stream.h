@@ -1,14 +1,13 @@
-// A warp's rows of A on their way through shared memory: asynchronous copies that keep A's memory layout and run several passes ahead of
-// the multiply-adds. This works where A's rows are contiguous and without gaps, whatever their length, or where A's columns are contiguous.
-// (On an H100, a warp that loads its rows into registers reads at 2.2 TB/s, because too little is in flight while it multiplies and writes;
-// with these copies it reads at 2.75 TB/s.)
+// Streams a warp's rows of A through shared memory: asynchronous copies that keep A's memory layout and run several passes ahead of the
+// multiply-adds. A must be row-major without gaps between rows, or column-major. (On an H100, a warp that loads its rows into registers
+// reads at 2.2 TB/s, because too few loads are in flight while it multiplies and writes; with these copies it reads at 2.75 TB/s.)
 #pragma once
 #include "gpu/tile/swizzle.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
 
-// `Traits` is the tile's division, from row_tile.h. kWhole: A's rows are known to follow each other without gaps, in whole 16-byte vectors.
+// `Traits` are the tile traits of row_tile.h. kWhole: A is known to be dense, with rows of whole 16-byte vectors.
 template <class Traits, class T, bool kWhole>
 class RowStream {
  public:
@@ -16,7 +15,7 @@ class RowStream {
   static constexpr int kVector = Traits::kVector;
 
   // `place` is in shared memory and is read again where it is needed, which is cheaper than holding it in registers. `ring` is the warp's
-  // own part of shared memory, of kRingElements elements.
+  // own shared memory, kRingElements elements.
   __device__ RowStream(const TilePlace<T>& place, T* ring) : place_(place), ring_(ring), depth_(place.depth) {
     const MatrixView& a = place.matrix[kA];
     const bool aligned = reinterpret_cast<uintptr_t>(a.first) % kVectorBytes == 0;
@@ -34,11 +33,11 @@ class RowStream {
 
   __device__ bool in_columns() const { return columns_; }
 
-  // How many passes may be in flight; at most as many as the tile has. It is 0 where A has no suitable layout, or shared memory is too
-  // small for one pass.
+  // The maximum number of passes in flight, at most the tile's number of passes. It is 0 if A has no suitable layout, or if shared memory
+  // is too small for one pass.
   __device__ int passes() const { return passes_; }
 
-  // Starts the copies of the pass whose first row is `row`; rows beyond the tile's last row are not copied. At most passes() calls may be
+  // Starts the copies of the pass whose first row is `row`; rows after the tile's last row are not copied. At most passes() calls may be
   // ahead of read().
   __device__ void start(int lane, int row) {
     const int left = place_.rows - row, rows = left < Traits::kWaveRows ? left : Traits::kWaveRows;
@@ -59,8 +58,7 @@ class RowStream {
     wave_barrier();
   }
 
-  // Reads, from a row of the oldest pass, the vector that begins at step `k`. Only its first `count` steps exist; the others are left
-  // unchanged.
+  // Reads the vector at K element `k` from a row of the oldest pass. Only its first `count` elements exist; the others are left unchanged.
   __device__ void read(unsigned row, int k, int count, Vector<T, kVector>& x) const {
     const T* const stage = ring_ + newest_ * stage_elements_;  // the stage that will be overwritten next
     if (columns_) {
@@ -74,7 +72,7 @@ class RowStream {
     }
   }
 
-  // Where eight adjacent 16-bit rows of one step of K are stored, if the oldest pass consists of columns.
+  // The address of eight adjacent 16-bit rows of one K element, if the oldest pass is column-major.
   __device__ const T* eight_rows(int eight, int k) const {
     return ring_ + newest_ * stage_elements_ + k * Traits::kWaveRows + in_column(k, eight) * 8;
   }
@@ -82,8 +80,8 @@ class RowStream {
  private:
   static constexpr int kMaxPasses = 6;
 
-  // For 16-bit elements one ldmatrix gives the tensor cores eight rows of eight steps: the steps at the same place in each vector of a line
-  // (tensor_row_tile.h). The permutation puts these steps into different banks. Adjacent steps are in different banks without it.
+  // For 16-bit elements one ldmatrix loads eight rows of eight K elements, which have the same position in each vector of a line
+  // (tensor_row_tile.h). The permutation puts these elements into different banks; adjacent elements are in different banks without it.
   static constexpr bool kStoresEightRows = Traits::kTensor && sizeof(T) == 2;
   __device__ static int in_column(int k, int eight) { return kStoresEightRows ? eight ^ (k >> 3 & 3) : eight; }
 
@@ -125,7 +123,7 @@ class RowStream {
     }
   }
 
-  // Copies column after column, each as long as a pass.
+  // Copies one column after another, each as long as a pass.
   __device__ void copy_columns(int lane, const T* from, int rows, T* stage) const {
     const int64_t stride = place_.matrix[kA].col_stride;
     if (whole_ && rows == Traits::kWaveRows) {
@@ -151,8 +149,8 @@ class RowStream {
   bool columns_, whole_;  // whole_: in whole 16-byte vectors
 };
 
-// As RowStream, for a K that shared memory cannot hold and a column-major A: the copies of one pass, kSteps steps of K at a time. (A thread
-// that loads its elements into registers has too few in flight where a problem has fewer thread blocks than the GPU could run at once.)
+// Like RowStream, for a column-major A whose K does not fit shared memory: the copies of one pass, kSteps K elements at a time. (A thread
+// that loads its elements into registers has too few loads in flight if a problem has fewer thread blocks than the GPU could run at once.)
 template <class Traits, class T>
 class ColumnStream {
  public:
@@ -170,7 +168,8 @@ class ColumnStream {
 
   __device__ bool has_rows() const { return rows_ > 0; }
 
-  // Starts the copies of the steps from `k` on; steps beyond K are not copied. kStages - 1 calls have to be ahead of await().
+  // Starts the copies of the K elements from `k` on; elements after the end of K are not copied. kStages - 1 calls must be ahead of
+  // await().
   __device__ void start(int lane, int k) {
     const int64_t stride = place_.matrix[kA].col_stride;
     const T* const from = static_cast<const T*>(place_.matrix[kA].first) + row_ + k * stride;
@@ -194,13 +193,13 @@ class ColumnStream {
     newest_ = newest_ == kStages - 1 ? 0 : newest_ + 1;
   }
 
-  // Waits for the oldest steps in flight. After it the next start() may overwrite those that were read before.
+  // Waits for the oldest copies in flight. After that, the next start() may overwrite the elements that were read before.
   __device__ void await() const {
     cp_async_wait_group<kStages - 2>();
     wave_barrier();
   }
 
-  // The oldest steps after await(): the rows of the first step, then those of the second. To be called before the next start().
+  // The oldest K elements after await(): the rows of the first element, then of the second. Must be called before the next start().
   __device__ const T* oldest() const { return ring_ + (newest_ == kStages - 1 ? 0 : newest_ + 1) * kStageElements; }
 
  private:

@@ -1,6 +1,6 @@
 // One row tile: whole rows of C, for a small B. Each thread computes all columns of its rows (on tensor cores each warp does:
-// tensor_row_tile.h), and the thread block shares only B. So no warp waits for another once B has arrived: the warps drift apart, and the
-// loads of one are in flight while others multiply or store.
+// tensor_row_tile.h), and the thread block shares only B. Once B is loaded no warp waits for another: the warps drift apart, and some load
+// while others multiply or store.
 #pragma once
 #include "gpu/simt/row_store.h"
 #include "gpu/simt/row_stream.h"
@@ -19,16 +19,15 @@ struct RowTraits {
   static constexpr int kRows = kTransposed ? kShape.n : kShape.m, kCols = kTransposed ? kShape.m : kShape.n;
   static constexpr int kThreads = kShape.threads, kWaves = kThreads / kWaveSize;
 
-  // The warps take the tile in passes of adjacent rows, of which a thread has every kWaveSize-th. A thread has two rows in each pass, which
-  // halves how often B is read, if there are enough rows for all warps and a pass is not so long that nothing is in flight while it is
-  // multiplied. (On CDNA, the sums of a second row would leave registers for one thread block only; on tensor cores, shorter passes are
-  // faster.)
+  // Each warp takes passes of adjacent rows, of which a thread has every kWaveSize-th. A thread has two rows per pass, which halves the
+  // reads of B, if there are enough rows for all warps and passes are short enough to keep loads in flight. (On CDNA, the sums of a second
+  // row would leave registers for one thread block only; on tensor cores, shorter passes are faster.)
   static constexpr int kThreadRows = kCdna || kTensor || is_short(kShape) || sizeof(Sum) == 8 ? 1 : 2;
   static constexpr int kWaveRows = kThreadRows * kWaveSize;
   static constexpr int kPassRows = kWaves * kWaveRows;  // of the thread block
 
-  // Steps of K: how many of B shared memory holds, how many one vector of A holds, and how many of A a thread that reads A from global
-  // memory loads before it multiplies (fewer where the sums take most of its registers).
+  // K elements of B in shared memory, K elements in one vector of A, and K elements of A that a thread loads from global memory before it
+  // multiplies (fewer if the accumulators take most of its registers).
   static constexpr int kDepth = k_step(kShape, sizeof(T), kCdna);
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
   static constexpr int kBatch = (kCols < 16 && sizeof(Sum) == 4 ? 64 : 32) / static_cast<int>(sizeof(T)), kGroups = kBatch / kVector;
@@ -41,7 +40,7 @@ struct RowTraits {
   static constexpr int kSumElements = kElementsOfB + kWaves * kStagedSums * kElementsPerSum;
   static constexpr int kBudget = kTensor ? tensor_row_budget(kernel_of(kShape), sizeof(T)) : shared_budget(kernel_of(kShape));
   static constexpr int ring_elements() {
-    if (kCdna) return 0;  // a copy on CDNA is synchronous, so that a ring would not pay
+    if (kCdna) return 0;  // copies on CDNA are synchronous, so a ring would gain nothing
     constexpr int kLine = kBankLineBytes / static_cast<int>(sizeof(T));
     const int left = kBudget / static_cast<int>(sizeof(T)) - kSumElements;
     return left / kWaves / kLine * kLine;
@@ -53,12 +52,11 @@ struct RowTraits {
   static_assert(kRows % kPassRows == 0 && kDepth % kBatch == 0 && kWaveRows * kVectorBytes % kBankLineBytes == 0);
 };
 
-// K steps of a thread's rows of A, one vector of each row at a time.
+// A batch of K elements of a thread's rows of A, one vector of each row at a time.
 template <class Traits, class T>
 using RowBatch = Vector<T, Traits::kVector>[Traits::kGroups][Traits::kThreadRows];
 
-// Reads a thread's rows of A straight into registers. Rows beyond the tile's last row read the last row again; nothing will be stored for
-// them.
+// Reads a thread's rows of A straight into registers. Rows after the tile's last row read the last row again; nothing is stored for them.
 template <class Traits, class T>
 class RowReader {
  public:
@@ -71,8 +69,8 @@ class RowReader {
     }
   }
 
-  // Reads the batch that begins at step `k`; elements from `depth` on are not used. (The batch is set to zero first, because a register
-  // that is not always written would be kept alive through the whole kernel.)
+  // Reads the batch that begins at K element `k`; elements from `depth` on are not used. (The batch is set to zero first, because a
+  // register that is not always written would be kept alive through the whole kernel.)
   __device__ void read(int k, int depth, RowBatch<Traits, T>& batch) const {
 #pragma unroll
     for (auto& group : batch) {
@@ -93,13 +91,13 @@ class RowReader {
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       const int at = k + group * kVector;
-      if (at >= depth) break;  // the depth is a multiple of the vector
+      if (at >= depth) break;  // depth is a multiple of the vector width
 #pragma unroll
       for (int i = 0; i < Traits::kThreadRows; ++i) load_bytes<kVectorBytes>(&batch[group][i], first_[i] + at);
     }
   }
 
-  // All lanes read one column at a time, which is contiguous in memory where A is transposed.
+  // All lanes read one column at a time, which is contiguous if A is transposed.
   __device__ void read_elements(int k, int depth, RowBatch<Traits, T>& batch) const {
     const int64_t stride = a_.col_stride;
     int64_t offset = k * stride;
@@ -121,8 +119,8 @@ class RowReader {
   const T* first_[Traits::kThreadRows];
 };
 
-// sum += A B over one vector's steps of K. Only the first `count` steps exist, and products of the others are left out. K is walked
-// upwards, as in every other tile.
+// sum += A B over one vector of K elements. Only the first `count` elements exist; the others are skipped. K is walked upwards, as in every
+// other tile.
 template <class Traits, class T, class Sum>
 __device__ inline void multiply_vector(const Vector<T, Traits::kVector> (&x)[Traits::kThreadRows], const Sum* shared_b, int count,
                                        Sum (&sum)[Traits::kThreadRows][Traits::kCols]) {
@@ -142,7 +140,7 @@ __device__ inline void multiply_vector(const Vector<T, Traits::kVector> (&x)[Tra
   }
 }
 
-// As multiply_vector, for a batch of vectors.
+// Like multiply_vector, for a batch of vectors.
 template <class Traits, class T, class Sum>
 __device__ inline void multiply_batch(const RowBatch<Traits, T>& batch, const Sum* shared_b, int count,
                                       Sum (&sum)[Traits::kThreadRows][Traits::kCols]) {
@@ -154,7 +152,7 @@ __device__ inline void multiply_batch(const RowBatch<Traits, T>& batch, const Su
   }
 }
 
-// One thread's part of B's rows from `k` on, as many as shared memory has room for. It passes through registers, where it is widened.
+// One thread's part of the rows of B from `k` on that fit into shared memory. It passes through registers, where it is widened.
 template <class Traits, class T>
 class PartOfB {
  public:
@@ -205,7 +203,7 @@ __device__ inline void store_rows(const TilePlace<T>& place, T* shared, int row,
   RowStore<Traits, T, kStored, Products>(place, thread % kWaveSize, staged)(row, products);
 }
 
-// A warp's sums of a pass, on the ordinary units: each thread has all sums of its rows.
+// A warp's accumulators of a pass on the CUDA cores: each thread has all sums of its rows.
 template <class Traits, class T>
 struct RowProducts {
   using Sum = typename Traits::Sum;
@@ -236,7 +234,7 @@ struct RowProducts {
     }
   }
 
-  // Writes the sums of the lane's i-th row to where the warp's rows are staged.
+  // Writes the sums of the lane's i-th row to the warp's staging memory.
   template <class Stage>
   __device__ void put(int i, const Stage& stage) const {
     stage.put(sum[i]);
@@ -268,8 +266,8 @@ __device__ inline void stream_rows(const TilePlace<T>& place, RowStream<Traits, 
   }
 }
 
-// Computes one tile whose threads read A from global memory. If all of K fits shared memory, B is loaded once for all passes; for a deeper
-// K it is loaded again in every pass.
+// Computes one tile whose threads read A from global memory. If all of K fits shared memory, B is loaded once for all passes; otherwise it
+// is loaded again in every pass.
 template <class Traits, class T>
 __device__ inline void RowProducts<Traits, T>::walk(const TilePlace<T>& place, T* shared) {
   Sum* const shared_b = reinterpret_cast<Sum*>(shared);
@@ -283,7 +281,7 @@ __device__ inline void RowProducts<Traits, T>::walk(const TilePlace<T>& place, T
 #pragma unroll 1
   for (int first = 0; first < place.rows; first += Traits::kPassRows) {
     const int thread = thread_index(), row = first + thread / kWaveSize * Traits::kWaveRows;
-    if (!deep && row >= place.rows) break;  // with a deep K, warps without rows have to take part in the barriers
+    if (!deep && row >= place.rows) break;  // with a deep K, warps without rows must take part in the barriers
     const RowReader<Traits, T> reader(place.matrix[kA], row + thread % kWaveSize, place.rows);
     RowProducts products;
 #pragma unroll 1
@@ -309,7 +307,7 @@ __device__ inline void RowProducts<Traits, T>::walk(const TilePlace<T>& place, T
 }
 
 // Computes one tile with a deep K whose A is column-major, and is copied through shared memory. The next part of B is loaded while the
-// current one is multiplied. (Rivera et al., Algorithm 4, with more in flight than registers hold.)
+// current one is multiplied. (Rivera et al., Algorithm 4, with more loads in flight than registers could hold.)
 template <class Traits, class T>
 __device__ inline void stream_columns(const TilePlace<T>& place, T* ring, T* shared) {
   using Sum = typename Traits::Sum;
@@ -335,7 +333,7 @@ __device__ inline void stream_columns(const TilePlace<T>& place, T* ring, T* sha
       b.store(shared_b, depth - part);
       block_barrier();
       b = PartOfB<Traits, T>(place, part + Traits::kDepth);
-      if (!stream.has_rows()) continue;  // but the warp takes part in the barriers
+      if (!stream.has_rows()) continue;  // but the warp must take part in the barriers
       const int end = part + Traits::kDepth < depth ? part + Traits::kDepth : depth;
 #pragma unroll 1
       for (int k = part; k < end; k += Stream::kSteps) {
@@ -386,7 +384,7 @@ __device__ inline void multiply_rows(const TilePlace<T>& place, T* shared) {
       if constexpr (Products::kThreadHoldsRows) stream_rows<Traits, Products, Stored::columns>(place, stream, shared);
       return leave_after_last(place);
     }
-    // Copies of smaller elements are not asynchronous, and for float64 the compiler would spill registers.
+    // Copies of smaller elements are not asynchronous, and float64 would spill registers.
     if constexpr (Products::kThreadHoldsRows && sizeof(T) == 4) {
       if (depth > Traits::kDepth && a.access == Access::columns) {
         stream_columns<Traits>(place, ring, shared);

@@ -1,4 +1,4 @@
-// One tile of C on the ordinary (SIMT) arithmetic units: a pipeline of asynchronous copies along K, then multiply-adds from shared memory.
+// One tile of C on the CUDA cores (SIMT): a pipeline of asynchronous copies along K, then multiply-adds from shared memory.
 #pragma once
 #include "gpu/simt/deep_tile.h"
 #include "gpu/simt/dot_tile.h"
@@ -9,8 +9,8 @@
 
 namespace vbgemm {
 
-// sum += A B over one K step in shared memory. `depth` is the number of columns of A (rows of B) that count; the others are zero. K is
-// walked upwards for every element, whatever the tile, so that the bits of a result do not depend on the plan (unless the plan splits K).
+// sum += A B over one K step in shared memory. `depth` is the number of K elements that exist; the others are zero. Every tile walks K
+// upwards for each element, so that the bits of a result do not depend on the plan (unless the plan splits K).
 template <class Traits, class T, class Right, class Sum>
 __device__ inline void multiply_step(const T* shared_a, const Right* shared_b, int depth,
                                      Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols]) {
@@ -44,9 +44,9 @@ __device__ inline void multiply_step(const T* shared_a, const Right* shared_b, i
     shared_a += Traits::kChunk;
     shared_b += Traits::kChunk * Traits::B::kPitch;
   };
-  // One chunk after the other, because more unrolled code would need more registers than there are; chunks beyond the end of K are left
-  // out. The first chunk has code of its own where this is short, so that the compiler can schedule it among the code around it. Where it
-  // is long, the instruction fetches would cost more than that gains.
+  // One chunk after another, because unrolling them would need more registers than there are; chunks after the end of K are skipped. The
+  // first chunk is peeled if its code is short, so that the compiler can schedule it among the code around it. If it is long, the extra
+  // instruction fetches would cost more than peeling gains.
   constexpr bool kPeelsFirstChunk = Traits::kSums <= 16;
   int left = depth < Traits::kDepth ? depth : Traits::kDepth;
   if (kPeelsFirstChunk) multiply_chunk(), left -= Traits::kChunk;
@@ -54,9 +54,9 @@ __device__ inline void multiply_step(const T* shared_a, const Right* shared_b, i
   for (; left > 0; left -= Traits::kChunk) multiply_chunk();
 }
 
-// Moves the sums to other registers than those in which they were added up. A vector store takes adjacent registers, and without this the
-// compiler adds up in the same ones, so that six to eight times as many multiply-adds of a large tile find all their operands in one bank
-// of the register file and take two cycles (docs/design/kernels.md, K11). The compiler does not know that the depth is never negative.
+// Moves the sums to registers other than the accumulators. A vector store takes adjacent registers; without this move the compiler
+// accumulates in the same registers, and six to eight times as many multiply-adds of a large tile have all their operands in one bank of
+// the register file and take two cycles (docs/design/kernels.md, K11). The compiler does not know that the depth is never negative.
 template <class Traits, class T, class Sum>
 __device__ inline void move_to_store_registers(const TilePlace<T>& place, Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols]) {
   if constexpr (std::is_same_v<Sum, float> && !kCdna && Traits::kIsLarge) {
@@ -96,7 +96,7 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
   Accumulator<T> sum[Traits::kThreadRows][Traits::kThreadCols] = {};
   T* const last_stage = shared + (Traits::kStages - 1) * Traits::kStageElements;
   T* stage = shared;
-  constexpr int kPrefetchDepth = (Traits::kStages - 1) * Traits::kDepth;  // steps of K by which the copies lead
+  constexpr int kPrefetchDepth = (Traits::kStages - 1) * Traits::kDepth;  // K elements by which copies lead the multiply-adds
 #pragma unroll 1
   while (uncopied + kPrefetchDepth > 0) {
     cp_async_wait_group<Traits::kStages - 2>();
@@ -110,7 +110,7 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
   store_tile<Traits>(place, sum, shared);
 }
 
-// The division of a tile, chosen by what its threads own. Called for its return type only.
+// The tile traits for a tile's thread partition. Called for its return type only.
 template <class T, int kRow>
 constexpr auto traits_of() {
   constexpr ThreadPartition kPartition = kTiles[kRow].partition;
