@@ -1,5 +1,5 @@
 // Two averages of many arrays of different sizes, and the sums of the squares of the second, in one pass: average = alpha x + beta y, and
-// ahead = gamma x + delta average. Where gamma is 0, x is not part of it: Inf or NaN in x reach it through the average alone. Each thread
+// ahead = gamma x + delta average. If gamma is 0, x is not read for `ahead`: Inf or NaN in x reach it only through the average. Each thread
 // block takes a chunk of one array, and AddSquareSums adds up the chunks' sums.
 #pragma once
 #include "gpu/elementwise/square_sums.h"

@@ -1,6 +1,6 @@
-// Rows by index, y[i] = x[index[i]], where many rows of y are the same row of x, as the rows of experts are copies of tokens. Thread blocks
-// of the same kIndexedSlab vectors of all rows follow each other, and results may be evicted first: what the rows of x have in these
-// columns stays in L2, where whole rows would not stay until they are read again.
+// Copies rows by index, y[i] = x[index[i]], where a row of x may occur many times, as a token does in the rows of its experts. Consecutive
+// thread blocks copy the same slab of kIndexedSlab vectors of all rows, and results are marked evict-first: the slab's columns of x then
+// stay in L2, where whole rows would be evicted before they are read again.
 #pragma once
 #include "gpu/host/rows_by_index_launch.h"
 #include "gpu/tile/chunks.h"

@@ -6,8 +6,8 @@
 
 namespace vbgemm {
 
-// Distributes the 16-byte vectors of all lines, along K, over the thread block's threads. Where K is contiguous in global memory, adjacent
-// threads take adjacent vectors of a line, elsewhere the same vector of adjacent lines. So the loads of a wave coalesce in both cases.
+// Distributes the 16-byte vectors of all lines, along K, over the thread block's threads. If the operand is K-major in global memory,
+// adjacent threads take adjacent vectors of a line, otherwise the same vector of adjacent lines. A wave's loads coalesce in both cases.
 template <class T, class Lines, int kThreads>
 class VectorCopy {
  public:
@@ -22,7 +22,7 @@ class VectorCopy {
   }
 
   // Starts loading this thread's vectors of a step that has lines x items elements, at least one. Elements outside are read from the last
-  // line or item instead, because a load that depended on a branch would be waited for at once.
+  // line or item instead, because the compiler would wait immediately for a load inside a branch.
   __device__ void load(int lines, int items) {
     const auto line_of = [&](const Place& place) { return first_ + (place.line < lines ? place.line : lines - 1) * line_stride_; };
     if (whole_ && items >= kItems) {
@@ -67,7 +67,7 @@ class VectorCopy {
   static constexpr int kAll = Lines::kLines * Lines::kVectors, kCopies = (kAll + kThreads - 1) / kThreads;
   using Vector16 = Vector<T, kVectorItems>;
 
-  // The place of this thread's i-th vector. If there are more threads than vectors, the line of some threads is beyond the last.
+  // The position of this thread's i-th vector. If there are more threads than vectors, some threads get a line after the last one.
   struct Place {
     int line, vector;
 

@@ -1,4 +1,4 @@
-// A wave's products on CDNA's matrix cores: loading fragments from shared memory, and what each arithmetic does with them.
+// A wave's MFMAs on CDNA's matrix cores: loading fragments from shared memory, and the MFMA of each arithmetic.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/mfma/mfma_traits.h"
@@ -12,8 +12,7 @@ __device__ inline int mfma_row(int lane, int r) {
 }
 
 // A fragment: 16 bytes along K. Lanes 0 to 15 hold the first vector of lines 0 to 15 of a block, lanes 16 to 31 the second, and so on. An
-// instruction takes a few elements of each lane. The steps of K that it assigns to them are the same for A and B, so that their order does
-// not matter.
+// instruction takes a few elements of each lane. It assigns the same K elements to them in A and B, so their order does not matter.
 template <class T>
 using Fragment = Vector<T, kVectorBytes / static_cast<int>(sizeof(T))>;
 

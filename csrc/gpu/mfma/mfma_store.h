@@ -12,7 +12,7 @@ struct Band {
   using Sum = typename Traits::Sum;
   static constexpr int kElements = Traits::kBlock * Traits::kWaveCols / kWaveSize;
 
-  int first_row, first_col, lane;  // of the wave's rectangle in the tile
+  int first_row, first_col, lane;  // the wave's rectangle of the tile
   Sum* sums;
 
   __device__ int row(int n) const { return (n * kWaveSize + lane) / Traits::kWaveCols; }
@@ -21,7 +21,7 @@ struct Band {
   // The lane's n-th element.
   __device__ Sum& element(int n) const { return sums[row(n) * Traits::kBandPitch + col(n)]; }
 
-  // The place in the tile of the lane's n-th element. `pass` numbers the bands.
+  // The position in the tile of the lane's n-th element. `pass` is the index of the band.
   __device__ Location locate(Extent tile, int pass, int n) const {
     const int tile_row = first_row + pass * Traits::kBlock + row(n), tile_col = first_col + col(n);
     return {tile_row, tile_col, tile_row < tile.rows && tile_col < tile.cols};

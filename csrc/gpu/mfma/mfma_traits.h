@@ -32,7 +32,7 @@ struct MfmaTraits {
   using Sum = Accumulator<T>;
   static constexpr TileShape kShape = kTiles[kIndex];
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads, kWaves = kThreads / kWaveSize;
-  static constexpr int kBlock = 16;  // rows and columns of one product
+  static constexpr int kBlock = 16;  // rows and columns of one MFMA
 
   // The waves divide the tile into rectangles, as square as possible.
   static constexpr int waves_m() {
@@ -50,7 +50,7 @@ struct MfmaTraits {
   static constexpr int kDepth = A::kVectors * A::kVectorItems;  // steps of K
   static_assert(kDepth == k_step(kShape, sizeof(T), kCdna));
 
-  // After the last step the same memory holds sums: from each wave, a band of 16 rows at a time. A row's pitch exceeds the rectangle's
+  // After the last step the same memory holds accumulators: a band of 16 rows of each wave at a time. A row's pitch exceeds the rectangle's
   // width by four sums, so that lanes 16 apart, which write rows 4 apart, use different banks.
   static constexpr int kBandPitch = kWaveCols + 4, kBandElements = kBlock * kBandPitch;
   static constexpr int kSumElements = kWaves * kBandElements * static_cast<int>(sizeof(Sum) / sizeof(T));

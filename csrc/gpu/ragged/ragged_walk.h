@@ -1,5 +1,5 @@
-// Which tile of a ragged product a cluster of CTAs computes next. Each cluster walks the group sizes once, from the first group to
-// the last, and finds its units of work on the way. So no table of tiles has to be built, and no CTA waits for another one.
+// Which tile of a ragged product a cluster of CTAs computes next. Each cluster walks the group sizes once, from the first group to the
+// last, and finds its units of work on the way. No table of tiles has to be built, and no CTA waits for another one.
 #pragma once
 #include <cstdint>
 
@@ -17,17 +17,17 @@ __device__ inline Number max_of(Number x, Number y) {
   return x < y ? y : x;
 }
 
-// The sizes that are known at launch, and pointers to those that are data on the device.
+// The sizes known at launch, and pointers to the runtime sizes in device memory.
 struct RaggedSizes {
   const void* group_sizes;
   const int32_t* group_offset;
   int32_t m, k, n, g, num_sizes;
   bool wide_sizes, contraction;
-  // The product has twice as many columns as the result, which is activation(first half) times the second half. A tile of the product
-  // has columns of both halves: those of as many columns of the result.
+  // The product has twice as many columns as the result, which is activation(first half) times the second half. A tile of the product holds
+  // the columns of both halves for a tile of the result.
   bool gated;
-  bool rounds_up;       // each group's size counts as rounded up to a multiple of kScaledDepth
-  bool undefined_rest;  // no tile has rows without weights, which otherwise are zeros
+  bool rounds_up;       // each group's size is rounded up to a multiple of kScaledDepth
+  bool undefined_rest;  // rows without weights get no tiles; otherwise they become zeros
 
   __device__ int columns() const { return gated ? 2 * n : n; }  // of the product
 };
@@ -40,17 +40,17 @@ struct RaggedTile {
   // Where the tile begins in the result. In rows mode `row` counts from the first group's first row, in contraction mode from the first row
   // of the matrix.
   int32_t row, col;
-  // The tile's extent in the result; `cols` may exceed the tile's width. If it is empty, this CTA computes nothing, but may have
-  // to copy for the other one of its cluster.
+  // The tile's extent in the result; `cols` may exceed the tile's width. If it is empty, this CTA computes nothing, but may have to copy
+  // for its peer.
   int32_t rows, cols;
   int32_t k_begin, depth;  // the range of K; depth 0: the tile is zero; depth below 0: there is no further work
   SharedOperand shared;
 
   __device__ bool ends() const { return depth < 0; }
-  __device__ int cluster_depth() const { return depth; }  // of both tiles of the cluster
+  __device__ int cluster_depth() const { return depth; }  // the depth of both tiles of the cluster
 };
 
-// The size of tiles, known when a kernel is compiled or when it is launched.
+// The size of tiles, known at compile time or at launch.
 template <int kRows, int kCols>
 struct CompiledTileSize {
   static constexpr int rows = kRows, cols = kCols;
@@ -59,8 +59,8 @@ struct TileSize {
   int rows, cols;
 };
 
-// Work is counted in units. A unit is what a cluster does at a time: one tile for each of its CTAs. If the number of tile rows is
-// odd, a cluster of two takes the last tile row in pairs of columns. Size: one of the two above.
+// The unit of work of a cluster is one tile for each of its CTAs. If the number of tile rows is odd, a cluster of two takes the last tile
+// row in pairs of columns. Size: one of the two types above.
 template <class Size, int kCluster>
 struct RaggedUnits {
   // Rasterization order: units are walked column by column in bands of this many tile rows, so that the tiles computed at one time cover an
@@ -213,7 +213,7 @@ class RaggedWalk {
     return x;
   }
   template <int kDistance>
-  // In two 32-bit words, because an array of two would be placed in local memory.
+  // As two 32-bit words, because an array of two would be placed in local memory.
   __device__ static int64_t swapped(int64_t x) {
     const int high = swapped<kDistance>(static_cast<int>(x >> 32)), low = swapped<kDistance>(static_cast<int>(x));
     return static_cast<int64_t>(high) * (int64_t{1} << 32) + static_cast<uint32_t>(low);
@@ -235,7 +235,7 @@ class RaggedWalk {
     to = tile;
   }
 
-  // Units count columns of the product, a tile those of the result.
+  // Units count columns of the product; a tile counts columns of the result.
   __device__ void set_columns(RaggedTile& tile) const {
     if (sizes_.gated) tile.col /= 2;
     tile.cols = sizes_.n - tile.col;

@@ -1,5 +1,5 @@
 // The list of a ragged product's tiles, which a kernel writes from the group sizes. A kernel of the catalogue then computes these tiles as
-// if a plan had named them. So ragged products have every tile, arithmetic, alignment and device that batches have.
+// if a plan had named them. So ragged products support every tile, arithmetic, alignment and device that batches support.
 #pragma once
 #include "gpu/ragged/ragged_walk.h"
 #include "ragged.h"
@@ -18,7 +18,7 @@ struct TileListParameters {
   Activation activation;
   TileEpilogues* epilogues;  // null if the call has no epilogue
   ReadyTile* tiles;
-  int32_t num_tiles, each;  // each: tiles that a thread block of this kernel finds
+  int32_t num_tiles, each;  // each: tiles per thread block of this kernel
 };
 
 __device__ inline void write_epilogues(const TileListParameters& parameters) {

@@ -203,7 +203,7 @@ __device__ inline void store_rows(const TilePlace<T>& place, T* shared, int row,
   RowStore<Traits, T, kStored, Products>(place, thread % kWaveSize, staged)(row, products);
 }
 
-// A warp's accumulators of a pass on the CUDA cores: each thread has all sums of its rows.
+// A warp's accumulators of a pass on the SIMT units: each thread has all sums of its rows.
 template <class Traits, class T>
 struct RowProducts {
   using Sum = typename Traits::Sum;

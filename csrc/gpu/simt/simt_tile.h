@@ -1,4 +1,4 @@
-// One tile of C on the CUDA cores (SIMT): a pipeline of asynchronous copies along K, then multiply-adds from shared memory.
+// One tile of C on the SIMT units: a pipeline of asynchronous copies along K, then multiply-adds from shared memory.
 #pragma once
 #include "gpu/simt/deep_tile.h"
 #include "gpu/simt/dot_tile.h"

@@ -1,4 +1,4 @@
-// One dot-product tile (simt/dot_tile.h) on tensor cores, for more columns or wider types than the CUDA cores can keep up with. Each warp
+// One dot-product tile (simt/dot_tile.h) on tensor cores, for more columns or wider types than the SIMT units can keep up with. Each warp
 // loads its own rows of A directly into fragment registers; shared memory holds B only.
 #pragma once
 #include "gpu/tensor/tensor_copy.h"

@@ -1,5 +1,5 @@
 // One row tile (simt/row_tile.h) on tensor cores, where the lanes of a warp share its rows. It serves more columns, or wider types, than
-// the CUDA cores can keep up with.
+// the SIMT units can keep up with.
 #pragma once
 #include "gpu/simt/row_tile.h"
 #include "gpu/tensor/tensor_dot_traits.h"

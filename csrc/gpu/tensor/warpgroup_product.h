@@ -41,8 +41,8 @@ class WarpgroupMma {
   int first_a_;  // of this warpgroup's 64 rows
 };
 
-// The transposed product C^T = B^T A^T over one K step: the columns of B, in registers, are the rows of the product. For tf32x3, each value
-// is split into a big and a small part. B is split in registers; A's big parts are read from its stage, and its small parts from a separate
+// The transposed product C^T = B^T A^T over one K step: the columns of B, in registers, are the rows of the MMA. For tf32x3, each value is
+// split into a big and a small part. B is split in registers; A's big parts are read from its stage, and its small parts from a separate
 // buffer after the stages.
 template <class Traits, class LinesA, class LinesB>
 class TransposedWarpgroupMma {
