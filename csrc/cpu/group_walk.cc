@@ -1,4 +1,4 @@
-// Cuts ragged products into pieces, and computes the pieces.
+// Divides ragged products into pieces, and computes the pieces.
 #include "cpu/group_walk.h"
 
 #include <algorithm>
@@ -85,13 +85,13 @@ Matrix from(const Matrix& x, int64_t row, int64_t col, DType dtype) {
   return {x.data ? element(x.data, row * x.row_stride + col * x.col_stride, dtype) : nullptr, x.row_stride, x.col_stride};
 }
 
-// Pieces have the sizes of CPU tiles of the catalogue, which suit a core's caches. One with few rows gets more columns, and vice versa.
+// Pieces have the sizes of the catalogue's CPU tiles, which suit a core's caches. A piece with few rows gets more columns, and vice versa.
 constexpr int64_t kPiecesPerThread = 8;
 
-// How many parts a length is cut into. A length that exceeds `part` a little remains whole.
+// The number of parts into which a length is divided. A length that exceeds `part` only slightly is not divided.
 int64_t parts(int64_t length, int64_t part) { return std::max<int64_t>(1, ceil_div(length - part / 4, part)); }
 
-// How many parts the rows and the columns of a product are cut into.
+// The number of parts into which the rows and the columns of a product are divided.
 struct PieceCounts {
   int64_t rows, cols;
 };
@@ -134,7 +134,7 @@ void GroupWalk::run(int64_t begin, int64_t end) const {
     while (piece >= first_piece_[product + 1]) ++product;
     const GroupProduct& p = products_[product];
     const PieceCounts parts = piece_counts(p, rows_, cols_);
-    // The row index varies fastest: such pieces use the same columns of b, which stay in a cache.
+    // The row index varies fastest: consecutive pieces use the same columns of b, which stay in a cache.
     const int64_t index = piece - first_piece_[product], y = index % parts.rows, x = index / parts.rows;
     const int64_t row = p.m * y / parts.rows, rows = p.m * (y + 1) / parts.rows - row;
     const int64_t col = p.n * x / parts.cols, cols = p.n * (x + 1) / parts.cols - col;

@@ -19,7 +19,7 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-// One product of elements Lhs and Rhs, each of kParts numbers, computed in numbers of type T.
+// One product of elements Lhs and Rhs, each of kParts reals, computed in type T.
 template <class Lhs, class Rhs>
 class Multiplier {
   using A = NumberOf<Lhs>;
@@ -27,7 +27,7 @@ class Multiplier {
   using T = SumNumberOf<Lhs>;
 
  public:
-  // first, last: the position among the products of a sum, which are computed one after the other and pass their sums on in scratch memory.
+  // first, last: the position among the products of a sum, which are computed one after another and keep their sums in scratch memory.
   Multiplier(const Product& p, Scratch& scratch, bool first = true, bool last = true)
       : p_(p),
         first_(first),
@@ -40,13 +40,13 @@ class Multiplier {
         in_place_(!kConverts && p.c.col_stride == 1 && (!p.finish || only_scales(*p.finish))) {}
 
   void run() {
-    // Nothing of the loops below is left of a product of this size: it has one block, whose K has one part.
+    // Shortcut: a product of this size has one block with one part of K, so the loops below would run once.
     if (p_.m <= kMaxRowsA && p_.n * kParts < kWide && p_.k <= kMaxK) return multiply_part({0, 0, p_.m, p_.n}, {0, p_.k, first_, last_});
     for_each_block(p_, [this](const Block& c_block) { block(c_block); });
   }
 
-  // The parts of K are as long as the memory for a block of A permits, which is not needed otherwise here: hardware prefetchers lose track
-  // where a row's part ends. One vector of padding between B's columns keeps them in different cache sets if K is a power of two.
+  // The parts of K are as long as the scratch memory for a block of A permits, since hardware prefetchers lose track at the end of a row's
+  // part. One vector of padding between B's columns keeps them in different cache sets if K is a power of two.
   void run_dots() {
     const int64_t part = (Scratch::kBytesA / kSize / p_.n - kWidth) / kWidth * kWidth, most = Scratch::kBytesSums / kVectorBytes / p_.n;
     auto* sums = reinterpret_cast<Vec<T>*>(sums_);
@@ -96,7 +96,7 @@ class Multiplier {
     return in_place_ && p_.n * kParts % kWidth == 0 && p_.c.row_stride * kParts % kWidth == 0 && is_vector_aligned(p_.c.data);
   }
 
-  // Whether dot products are faster. The answer is the same for all parts of a problem, so that its bits do not depend on how it is cut.
+  // Whether dot products are faster. The answer is the same for all parts of a problem, so that its bits do not depend on the tiling.
   static bool is_dot(const Product& p) {
     return kParts == 1 && p.a.col_stride == 1 && p.k >= 32 * kWidth && p.whole_n <= kMaxDotColumns<T>;
   }
@@ -108,13 +108,13 @@ class Multiplier {
   static constexpr int64_t kMaxK = 384, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
   static constexpr int64_t kFarApart = 256 << 10;
   static_assert(kMaxRowsA <= RowGroups::kMaxGroupRows);
-  static constexpr int64_t kWide = 8 * kWidth;  // from so many numbers on, other orders of reading B and writing C may be faster
+  static constexpr int64_t kWide = 8 * kWidth;  // from this many values on, other orders of reading B and writing C may be faster
   // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kNarrowBytesB:
   // what a level-2 cache holds of B beside them. Measured on two Xeon cores with AVX-512 and 2 MB of level 2 each (2026-11-24,
   // docs/design/cpu.md, P9); not measured elsewhere.
   static constexpr int64_t kNarrow = 6, kNarrowRows = 16, kNarrowBytesB = 512 << 10;
-  // Up to kShortK steps of K, stores to C decide: rows of C that are a multiple of 4 KB apart fall into one cache set, so that only
-  // kFewRows are written at a time, in longer pieces. Measured on two EPYC cores with AVX-512 (docs/design/cpu.md, P11).
+  // Up to K = kShortK, stores to C dominate: rows of C that are a multiple of 4 KB apart fall into one cache set, so only kFewRows rows are
+  // written at a time, in longer pieces. Measured on two EPYC cores with AVX-512 (docs/design/cpu.md, P11).
   static constexpr int kShortK = 16, kFewRows = 4;
   static_assert(kMaxK * kMaxVectors * kVectorBytes <= Scratch::kBytesB);
   static_assert(kMaxRowsA * kParts * kMaxWidth * kSize <= Scratch::kBytesSums);
@@ -122,7 +122,7 @@ class Multiplier {
 
   struct Block {
     int64_t i, j, m, n;
-    int64_t first_sums = 0;  // where the first row's sums are, in rows of scratch memory
+    int64_t first_sums = 0;  // the first row's row in scratch memory
   };
   struct PartOfK {
     int64_t begin, count;
@@ -139,7 +139,7 @@ class Multiplier {
     }
   }
 
-  // A part of B that is a few vectors wide, read in place or packed.
+  // A panel of B, a few vectors wide, read in place or packed.
   struct Panel {
     int64_t j, columns;
     int vectors;
@@ -161,13 +161,13 @@ class Multiplier {
     }
   }
 
-  // Returns the length of equal parts of `length`, none of which is longer than `most`.
+  // Returns the length of the equal parts of `length`, at most `most`.
   static int64_t equal_part_length(int64_t length, int64_t most) {
     return length > most ? ceil_div(length, ceil_div(length, most)) : length;
   }
 
-  // In a narrow block, some rows at a time go through all parts of K, or through as many as leave B's rows in the level-2 cache. (K = 0 has
-  // one part.)
+  // In a narrow block, a few rows at a time pass through all parts of K, or through as many as keep B's rows in the level-2 cache. (K = 0
+  // has one part.)
   void block(const Block& block) {
     const bool narrow = is_narrow(block);
     const int64_t rows = narrow ? kNarrowRows : block.m;
@@ -189,28 +189,27 @@ class Multiplier {
     } while ((k += step) < end);
   }
 
-  // Whether a block is narrow. Hardware prefetchers follow few rows at a time, and a row only if its next part is read before too many
-  // other rows are. Rows that were read from memory one part of K after the other, for all rows of a block in turn, arrived at three
-  // quarters of the speed.
+  // Whether a block is narrow. Hardware prefetchers follow few rows at a time, and they drop a row if too many other rows are read before
+  // its next part. Reading one part of K of all rows of a block in turn reached three quarters of the memory speed.
   bool is_narrow(const Block& block) const {
     const bool long_rows = p_.k > kMaxK && p_.a.col_stride == 1 && block.m * p_.k * kParts * kSize >= 4 * kFarApart;
     const bool b_in_place = !kConverts && p_.b.row_stride == p_.n && p_.b.col_stride == 1 && (kMaskedLoads || p_.n * kParts % kWidth == 0);
     return long_rows && b_in_place && block.n * kParts <= kNarrow * kWidth;
   }
 
-  // Whether a wide B that few rows of A use, and that comes from memory, is read almost in its memory order.
+  // Whether to read B almost in memory order: a wide B from memory, used by few rows of A.
   bool streams(const Block& block) const {
     if (block.n < kWide || p_.b.col_stride != 1) return false;
     const bool far = p_.k * magnitude(p_.b.row_stride) * kParts * kSize >= 8 * kFarApart;
     return block.m <= (far ? 32 : Micros::max_rows(4));
   }
-  // Memory is faster for longer pieces of A's rows: where B is one vector wide, more steps of it fit the cache.
+  // Memory is faster for longer pieces of A's rows; if B is one vector wide, a longer part of K fits the cache.
   int64_t part_of_k(const Block& block) const {
     if (streams(block)) return 16;
     return block.n * kParts <= kWidth && !should_copy_a(block) ? kMaxVectors * kMaxK : kMaxK;
   }
 
-  // Prefetches what the next part of K reads of these columns: hardware prefetchers follow rows, but not from one page to the next.
+  // Prefetches the next part of K of these columns: hardware prefetchers follow rows, but not across pages.
   void prefetch_next_part(const Block& block, const PartOfK& k, const Panel& panel) const {
     const auto* b = reinterpret_cast<const char*>(b_ + ((k.begin + k.count) * p_.b.row_stride + block.j + panel.j) * kParts);
     const int64_t row = p_.b.row_stride * kParts * static_cast<int64_t>(sizeof(B));
@@ -293,8 +292,7 @@ class Multiplier {
     if (k.last) write_block<Lhs>(p_, result, micro.c_row, rows, panel.columns, block.i + i, block.j + panel.j);
   }
 
-  // Whether C is computed along its rows. A product with a short K mostly writes C, which is faster along its rows, from a B that stays in
-  // the level-2 cache.
+  // Whether C is computed row by row. A product with a small K mostly writes C, which is faster along rows, with B in the level-2 cache.
   static bool prefers_row_order(const Block& block, const PartOfK& k, int64_t width) {
     return width >= kWide && k.count <= 64 && block.m > Micros::max_rows(4) && width <= 2 * kMaxPanels * kWidth &&
            k.count * width * kSize <= Scratch::kBytesB;
@@ -316,19 +314,19 @@ class Multiplier {
     }
   }
 
-  // Whether rows at this stride collide: at a multiple of 1 KB they fall into few cache sets and evict each other.
+  // Whether rows at this stride have cache set conflicts: at a multiple of 1 KB they fall into few cache sets and evict each other.
   static bool collides(int64_t stride) { return magnitude(stride * kParts * kSize) % 1024 == 0; }
 
-  // Whether a block of A is copied. A is read row by row in small pieces, which is fast in place unless its columns collide, or its rows
-  // are parts of longer rows that are whole pages apart.
+  // Whether a block of A is copied. A is read row by row in small pieces, which is fast in place unless its columns conflict in the cache,
+  // or its rows are parts of longer rows that are whole pages apart.
   bool should_copy_a(const Block& block) const {
     if (kConverts) return true;
     if (block.n < 4 * kWidth) return false;
     if (p_.a.col_stride != 1) return collides(p_.a.col_stride);
     return block.m > Micros::max_rows(2) && magnitude(p_.a.row_stride) >= 2 * p_.k && p_.a.row_stride * kParts * kSize % 4096 == 0;
   }
-  // Whether B is packed. That pays if enough rows use it, and its rows either collide or are spread over more than a part of the level-2
-  // cache.
+  // Whether B is packed. That pays off if enough rows use it and its rows either conflict in the cache or are spread over more than a part
+  // of the level-2 cache.
   bool packs_b(const Block& block, const PartOfK& k, bool needs_mask) const {
     if (kConverts || p_.b.col_stride != 1 || (!kMaskedLoads && needs_mask)) return true;
     return block.m > 32 && (k.count * magnitude(p_.b.row_stride) * kParts * kSize >= kFarApart || collides(p_.b.row_stride));
@@ -341,7 +339,7 @@ class Multiplier {
   T* copy_of_a_;
   T* packed_b_;
   T* sums_;
-  const bool in_place_;  // C can receive the sums directly, without conversion, and without an epilogue that does more than to scale them
+  const bool in_place_;  // C can receive the sums directly: no conversion, and no epilogue except scaling
 };
 
 // The cost of a product in vector multiply-adds, if vectors run along the columns of B and C.

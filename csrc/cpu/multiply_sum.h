@@ -5,7 +5,7 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-// For few columns: each product is computed by its own algorithm, some rows at a time, and added to a total that stays in a cache.
+// For few columns: each product is computed by its own algorithm, a few rows at a time, and added to a total that stays in a cache.
 template <class Lhs, class Rhs>
 inline void add_products(const Product& p, const Factors* more, int64_t count, bool is_transposed, Scratch& scratch) {
   using T = SumNumberOf<Lhs>;
@@ -43,7 +43,7 @@ inline void multiply_oriented_sum(const Product& p, const Factors* more, int64_t
   Multiplier<Lhs, Rhs>::run_sum(p, more, count, is_transposed, scratch);
 }
 
-// Sums of products do not write past the caches; only single products do.
+// Sums of products do not use streaming stores; only single products do.
 template <class Lhs, class Rhs>
 inline void multiply_sum(Product p, const Factors* more, int64_t count, Scratch& scratch) {
   const int lanes = kLanes<SumNumberOf<Lhs>> / (1 + kIsComplex<Lhs>);

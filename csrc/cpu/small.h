@@ -1,5 +1,5 @@
-// Small products in row-major order, for which deciding how to compute them would take as long as computing them: micro-kernels, each on
-// the operands as they are. The sums, and therefore the bits, are those of Multiplier.
+// Small row-major products, for which choosing an algorithm would take as long as the product: micro-kernels on the operands in place. The
+// sums, and therefore the bits, are the same as Multiplier's.
 #pragma once
 #include "cpu/convert.h"
 #include "cpu/kernels.h"
@@ -14,8 +14,7 @@ class Small {
   using Micros = MicroKernels<T, kIsComplex<Lhs>>;
   static constexpr int kParts = 1 + kIsComplex<Lhs>, kWidth = kLanes<T>;
   static constexpr bool kConverts = sizeof(NumberOf<Lhs>) != sizeof(T);
-  // Up to these sizes Multiplier would neither divide a product nor copy its operands. It would not transpose it either, as A would have to
-  // be copied for that.
+  // Up to these sizes Multiplier would neither divide a product nor copy its operands, nor transpose it, which would require a copy of A.
   static constexpr int64_t kMaxRows = 64, kMaxNumbers = 4 * kWidth, kMaxK = 128;
 
  public:

@@ -1,5 +1,5 @@
-// Non-temporal stores for tall, narrow results that no cache will hold until they are read. If the sums of a result are whole vectors of C,
-// they are stored straight from registers; otherwise some rows at a time are computed in a cache and copied.
+// Streaming (non-temporal) stores for tall, narrow results that will not stay in a cache until they are read. If the sums of a result are
+// whole vectors of C, they are stored straight from registers; otherwise a few rows at a time are computed in a cache and copied.
 //
 // An ordinary store first reads the cache line that it overwrites, which is up to half of the memory traffic of such a product.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-// Writes a whole vector past the caches. If the compiler has no such stores, kStreams is false and nothing is written that way.
+// Writes a whole vector by a streaming store. If the compiler has no such stores, kStreams is false and this is never called.
 #if defined(__x86_64__)
 inline constexpr bool kStreams = true;
 template <class T>
@@ -36,9 +36,9 @@ inline void copy_streaming(char* to, const char* from, int64_t bytes) {
   __builtin_memcpy(to + at, from + at, bytes - at);
 }
 
-// Whether a product goes past the caches: it may, it is bound by memory, its rows are contiguous without gaps, and the whole result is
-// large (a line of small results is shared with their neighbours). A product with more multiply-adds for each number that it moves hides
-// its stores behind them.
+// Whether a product uses streaming stores: they are permitted, the product is memory-bound, its rows are dense, and the whole result is
+// large (small results share cache lines with their neighbours). A product with more multiply-adds per value that it moves hides its
+// stores.
 __attribute__((always_inline)) inline bool should_stream(const Product& p) {
   constexpr int64_t kWorkPerMove = 10, kManyResults = 1 << 14;
   if (!kStreams || !p.may_stream) return false;
@@ -55,11 +55,11 @@ inline void prefetch(const char* from, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
 }
 
-// How far ahead A is prefetched, in bytes, and how much of it at a time: prefetching all that a piece needs at once kept the memory idle
-// during the products.
+// The prefetch distance of A in bytes, and the amount prefetched at a time: prefetching a whole piece at once left the memory idle during
+// the products.
 inline constexpr int64_t kPrefetchDistance = 8192, kPrefetchBytes = kPrefetchDistance / 4;
 
-// Returns how many bytes ahead to prefetch if `rows` rows of A are multiplied at a time; 0 if hardware prefetchers follow the rows.
+// Returns the prefetch distance in bytes if `rows` rows of A are multiplied at a time; 0 if hardware prefetchers follow the rows.
 inline int64_t prefetch_distance(const Product& p, int64_t rows) {
   const int64_t bytes = rows * p.a.row_stride * bytes_of(arithmetic_of(p.kind).lhs);
   return p.a.col_stride == 1 && bytes > 0 && bytes <= kPrefetchBytes ? kPrefetchDistance : 0;

@@ -20,12 +20,12 @@ Range cut(int64_t begin, int64_t end, int64_t size) {
   return {first, std::clamp<int64_t>(end, first, std::max(size, first))};
 }
 
-// The origin of a part of a problem's C: where its matrix is in the batch, and the part in the matrix.
+// The origin of a part of a problem's C: the matrix's offset in the batch, and the part's offset in the matrix.
 struct Origin {
   int64_t outer, inner, row, col;
 };
 Origin origin(const Problem& problem, int64_t batch, int64_t row, int64_t col) {
-  if (batch == 0) return {0, 0, row, col};  // most often, and without a division
+  if (batch == 0) return {0, 0, row, col};  // the common case, without a division
   const int64_t inner = std::max(problem.inner_batch, 1);
   return {batch / inner, batch % inner, row, col};
 }
@@ -85,8 +85,8 @@ Product product_of_call(const CpuCall& call) {
   return product;
 }
 
-// Changes a product of the call to that of a tile, and returns whether there is one. The handler has checked the problem table against the
-// buffers; here a tile is clipped to its problem, whatever its descriptor says.
+// Sets `product` to a tile's product, and returns whether there is anything to compute. The handler has checked the problem table against
+// the buffers; here a tile is clipped to its problem, whatever its descriptor holds.
 bool prepare_tile(Product& product, const CpuCall& call, int64_t tile, Finish& finish) {
   const Descriptors& plan = call.plan;
   const TileRun& run = run_of(plan, tile);
@@ -130,7 +130,7 @@ const Finish* epilogue_of(const CpuCall& call, const TilePosition& at, Finish& f
   return read_epilogue(call, at.problem, origin(call.plan.problems[at.problem], at.batch, at.row, at.col), finish);
 }
 
-// Returns a part of one of the buffers [first, last), or nothing if it extends beyond the buffer.
+// Returns a part of one of the buffers [first, last), or nothing if it exceeds the buffer.
 std::optional<Matrix> part_of(const CpuCall& call, DType dtype, const Part& x, int64_t rows, int64_t cols, int32_t first, int32_t last) {
   if (x.buffer < first || x.buffer >= last || x.offset < 0 || x.row_stride < 0 || x.col_stride < 0) return {};
   if (rows == 0 || cols == 0) return Matrix{call.buffers[x.buffer], x.row_stride, x.col_stride};
@@ -139,7 +139,7 @@ std::optional<Matrix> part_of(const CpuCall& call, DType dtype, const Part& x, i
   return Matrix{static_cast<char*>(call.buffers[x.buffer]) + x.offset * bytes_of(dtype), x.row_stride, x.col_stride};
 }
 
-// Returns rows of accumulators in the workspace, or null if they extend beyond it.
+// Returns rows of accumulators in the workspace, or null if they exceed it.
 char* sums_at(const CpuCall& call, int64_t first, int64_t rows, int64_t pitch, int64_t cols) {
   if (first < 0 || pitch < 0 || static_cast<__int128>(first) + (rows - 1) * pitch + cols > call.num_sums) return nullptr;
   return static_cast<char*>(call.sums) + first * accumulator_bytes(call.kind);
