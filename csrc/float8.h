@@ -3,7 +3,7 @@
 //
 // The includer chooses the namespace and the functions' qualifiers (VBGEMM_FLOAT8), because each copy on the CPU is compiled for one
 // instruction set. The functions take and return the bits of a float32; `bits_of` and `float_of` reinterpret them. No subnormal float32 is
-// read or made, so that it does not matter whether the thread flushes them to zero.
+// read or produced, so that the thread's flush-to-zero mode does not matter.
 
 template <DType kDType>
 struct Float8Format {
@@ -19,7 +19,7 @@ struct Float8Format {
   template <class Words, class BitsOf, class FloatOf>
   VBGEMM_FLOAT8 static Words widen(Words bits, const BitsOf& bits_of, const FloatOf& float_of) {
     const Words magnitude = bits & 0x7fu, sign = (bits & 0x80u) << 24, shifted = (magnitude << kDroppedBits) + kRebias;
-    // A subnormal: its fraction is read with a leading 1, which is then subtracted.
+    // Subnormal: reads the fraction with a leading 1, which is then subtracted.
     const Words one = Words{} + (kRebias + (1u << 23));
     const Words subnormal = bits_of(float_of(shifted + (1u << 23)) - float_of(one));
     const Words number = magnitude < (1u << kFraction) ? subnormal : shifted;
@@ -27,7 +27,7 @@ struct Float8Format {
     return (magnitude < kInfinity ? number : special) | sign;
   }
 
-  // Rounds to nearest, ties to even. A number that is too large becomes infinity, or NaN if the type has no infinity.
+  // Rounds to nearest, ties to even. Values that are too large become infinity, or NaN if the type has no infinity.
   template <class BitsOf, class FloatOf>
   VBGEMM_FLOAT8 static uint8_t narrow(uint32_t bits, const BitsOf& bits_of, const FloatOf& float_of) {
     constexpr uint32_t kSmallestNormal = kRebias + (1u << 23), kUnit = kSmallestNormal + (static_cast<uint32_t>(kDroppedBits) << 23);

@@ -148,7 +148,7 @@ MORE_MISTAKES = {
         "    cp_async_bulk_wait_group_read();  // TMA has read what was staged before\n", ""),
     "columns of both halves from the first array": ("sm90/block.h",
         "boxes.b[in_second_cols || in_second_k]", "boxes.b[in_second_k]"),
-    "steps of K of the second array from its end on": ("sm90/block.h",
+    "K elements of the second array from its end on": ("sm90/block.h",
         "in_second_k ? k_a - boxes.split_depth : k_a", "k_a"),
     "half of the shared copies to one CTA only": ("sm90/block.h",
         "tma_load_multicast(3, to", "tma_load_multicast(1 << rank_, to"),

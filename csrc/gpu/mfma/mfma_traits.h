@@ -47,7 +47,7 @@ struct MfmaTraits {
 
   using A = MfmaLines<T, kRows>;
   using B = MfmaLines<T, kCols>;
-  static constexpr int kDepth = A::kVectors * A::kVectorItems;  // steps of K
+  static constexpr int kDepth = A::kVectors * A::kVectorItems;  // K elements
   static_assert(kDepth == k_step(kShape, sizeof(T), kCdna));
 
   // After the last step the same memory holds accumulators: a band of 16 rows of each wave at a time. A row's pitch exceeds the rectangle's

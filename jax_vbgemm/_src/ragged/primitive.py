@@ -47,7 +47,7 @@ the columns of lhs or of rhs takes part."""
 
 
 SCALED: int = _core.RAGGED_SCALED
-"""The steps of K, and the columns of rhs, of a scale."""
+"""The K elements, and the columns of rhs, of a scale."""
 
 
 class Ragged(NamedTuple):
@@ -60,9 +60,9 @@ class Ragged(NamedTuple):
     With gather, lhs is (..., rows, k), and row gather[i] of it, which must exist, takes the place of row i. Only the
     gradient of lhs uses slots (..., rows, terms), the inverse selection: which rows of the product each row becomes.
 
-    lhs_scale and rhs_scale multiply the factors of an 8-bit product: one for each SCALED steps of K (and columns of
+    lhs_scale and rhs_scale multiply the factors of an 8-bit product: one for each SCALED K elements (and columns of
     rhs), or for all of them. Those of rhs may also be of single columns with all of K. In a mixed product rhs alone has
-    8 or 4 bits and scales, and those of single columns may be of SCALED steps of K. A contraction with scales has
+    8 or 4 bits and scales, and those of single columns may be of SCALED K elements. A contraction with scales has
     `transpose_rhs`: then lhs and rhs are (columns, rows), their scales (blocks of columns, blocks of rows), and each
     group's size counts as rounded up to a multiple of SCALED.
 

@@ -1,7 +1,7 @@
 """python -m jax_vbgemm profile: measures on this machine's GPU what Rivera et al. profile offline for TSM2 and ISM2.
 
 The latencies of section 3.6.2 are measured with a single block. It has t1 threads with t3 loads each in flight, so that
-by the model its time grows by latency / t3 with each step of K. The latency is that of the memory while A comes from
+by the model its time grows by latency / t3 with each K element. The latency is that of the memory while A comes from
 memory. While A stays in the caches, it is that of multiply-adds (an upper bound, as it includes the cache). t1 and tcf
 are those of the fastest row tiles (sections 3.6.3 and 5.2).
 """

@@ -292,7 +292,7 @@ struct MatrixDescriptor {
   const char* first;
   int next_items, next_lines;
 
-  // Element (row, k) of A, or (column, k) of B. `mn_major`: the lines are steps of K. The hardware swizzles by the bits of addresses.
+  // Element (row, k) of A, or (column, k) of B. `mn_major`: the lines are K elements. The hardware swizzles by the bits of addresses.
   template <class Bits>
   Bits at(bool mn_major, int outer, int k) const {
     constexpr int kBytes = static_cast<int>(sizeof(Bits)), kRow = 128 / kBytes;
@@ -325,7 +325,7 @@ double short_number(uint32_t bits) {
   return kKind == Kind::bf16 ? bfloat16_to_float(static_cast<uint16_t>(bits)) : float16_to_float(static_cast<uint16_t>(bits));
 }
 
-// Adds kDepth steps of K, or sets the sums to them. factor(row, col, k) is the product of an element of A and one of B; rows are those of a
+// Adds kDepth K elements, or sets the sums to them. factor(row, col, k) is the product of an element of A and one of B; rows are those of a
 // warpgroup.
 template <int kDepth, class Sum, int kBlocks, class Factor>
 void add_products(Sum (&sums)[kBlocks][4], bool adds, const Factor& factor) {
@@ -399,7 +399,7 @@ inline void wgmma_tf32(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)
 
 namespace emulation {
 
-// c += A B for 16 x 16 sums and 4 kEach steps of K. `value(register, n)` returns the n-th number of what a lane contributes.
+// c += A B for 16 x 16 sums and 4 kEach K elements. `value(register, n)` returns the n-th number of what a lane contributes.
 template <int kEach, class Brought, class Sum, class Value>
 void multiply_blocks(const Brought& a, const Brought& b, Sum (&c)[4], const Value& value) {
   struct Fragments {

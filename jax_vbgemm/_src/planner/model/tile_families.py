@@ -135,7 +135,7 @@ def _narrowest_that_hold(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[
 def _alone(family: Family, few: Ints, many: Ints, sizes: ProblemSizes, catalogue: Catalogue) -> Catalogue | None:
     """The tiles of the family that are to be tried exclusively, or None.
 
-    For few columns these are all its tiles; for more columns those on tensor cores, or with very few steps of K those
+    For few columns these are all its tiles; for more columns those on tensor cores, or with very few K elements those
     on ordinary units.
     """
     rules, rows = _rules(catalogue), int(sizes.batch @ many)
