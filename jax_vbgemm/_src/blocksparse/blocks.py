@@ -149,10 +149,10 @@ class Blocks:
 def reduced(charge: Any, modulus: Modulus) -> Any:
     """The charge with each of its parts in 0 to N - 1, for parts that have a modulus N."""
     if isinstance(charge, tuple):
-        of_parts = modulus if isinstance(modulus, tuple) else (modulus,) * len(charge)
-        if len(of_parts) != len(charge):
+        moduli = modulus if isinstance(modulus, tuple) else (modulus,) * len(charge)
+        if len(moduli) != len(charge):
             raise TypeError
-        return tuple(reduced(part, of_part) for part, of_part in zip(charge, of_parts, strict=True))
+        return tuple(reduced(part, part_modulus) for part, part_modulus in zip(charge, moduli, strict=True))
     if isinstance(modulus, tuple):
         raise TypeError
     return operator.index(charge) if modulus is None else operator.index(charge) % modulus

@@ -21,14 +21,14 @@ _MOST_DOTS = 48  # of a contraction: XLA compiles each by itself, which takes so
 
 
 def left_to_xla(
-    work: Contraction, *, has_own_way: bool, signed: bool = False, **options: Any
+    work: Contraction, *, has_native: bool, signed: bool = False, **options: Any
 ) -> frozenset[Sector] | None:
     """The sectors of the result that XLA should compute by dots, by the cost model: all, or none, or those with large
-    products. None instead if symmray's own way is predicted to be the fastest, and `has_own_way`.
+    products. None instead if symmray's own way is predicted to be the fastest, and `has_native`.
 
     signed: whether the contraction multiplies blocks by signs.
     """
-    choice = _choice(work, has_own_way, signed, **options)
+    choice = _choice(work, has_native, signed, **options)
     if choice is None:
         return frozenset()
     if choice.alternative:
@@ -40,7 +40,7 @@ def left_to_xla(
 
 def _choice(
     work: Contraction,
-    has_own_way: bool,
+    has_native: bool,
     signed: bool,
     *,
     precision: Any,
@@ -62,9 +62,15 @@ def _choice(
     members = members_of(work)
     if max(max(x.problem.m, x.problem.n, x.problem.k) for x in members) > LARGEST_SIZE:
         return None
-    own_way = own_way_of(work, signed) if has_own_way and precision is None and work.axes_a else None
+    native_seconds = native_alternative(work, signed) if has_native and precision is None and work.axes_a else None
     return worthwhile(
-        members, dtype.name, precision_name(precision), device, planner, alternative=own_way, most_dots=_MOST_DOTS
+        members,
+        dtype.name,
+        precision_name(precision),
+        device,
+        planner,
+        alternative=native_seconds,
+        most_dots=_MOST_DOTS,
     )
 
 
@@ -90,7 +96,7 @@ def members_of(work: Contraction) -> tuple[Member, ...]:
     return tuple(members)
 
 
-def own_way_of(work: Contraction, signed: bool = False) -> Alternative:
+def native_alternative(work: Contraction, signed: bool = False) -> Alternative:
     """symmray's default way, which copies blocks into larger ones before it multiplies them.
 
     Charges are conserved. So the blocks of a tensor fall into classes, in which each combination of charges of the free
@@ -111,13 +117,13 @@ def own_way_of(work: Contraction, signed: bool = False) -> Alternative:
         nodes: tuple[Hashable, ...] = (
             ("m", charges(a, work.free_a)), ("k", charges(a, work.axes_a)), ("n", charges(b, work.free_b))
         )  # fmt: skip
-        for size, node, of_kind in zip((m, k, n), nodes, sizes, strict=True):
-            of_kind[node] = size
+        for size, node, node_sizes in zip((m, k, n), nodes, sizes, strict=True):
+            node_sizes[node] = size
         parent[root(nodes[0])] = root(nodes[1])
         parent[root(nodes[2])] = root(nodes[1])
     classes: dict[Hashable, tuple[list[int], ...]] = defaultdict(lambda: ([], [], []))
-    for place, of_kind in enumerate(sizes):
-        for node, size in of_kind.items():
+    for place, node_sizes in enumerate(sizes):
+        for node, size in node_sizes.items():
             classes[root(node)][place].append(size)
     dots, copies, elements = [], 0, 0
     for ms, ks, ns in classes.values():

@@ -82,8 +82,8 @@ class Contraction:
         # read in place as matrices only in their own order of axes, so that the orders of a and of b are the only ones
         # to try.
         def copied(order: tuple[Axes, Axes]) -> int:
-            of_a = _elements_apart(a, used_a, self.rows, order[0], contracted=order[0])
-            return of_a + _elements_apart(b, used_b, order[1], self.columns, contracted=order[1])
+            copied_a = _strided_elements(a, used_a, self.rows, order[0], contracted=order[0])
+            return copied_a + _strided_elements(b, used_b, order[1], self.columns, contracted=order[1])
 
         pairs = list(zip(self.axes_a, self.axes_b, strict=True))
         orders = [
@@ -131,7 +131,7 @@ class Contraction:
 
         shapes = {sector: self._shape(a, b, pairs[0]) for sector, pairs in self.segments.items()}
         in_call = {sector: pairs for sector, pairs in self.segments.items() if sector not in by_xla}
-        of_xla = {sector: pairs for sector, pairs in self.segments.items() if sector in by_xla}
+        dot_segments = {sector: pairs for sector, pairs in self.segments.items() if sector in by_xla}
         blocks: dict[Sector, Operand] = {}
         if in_call and self.packed:
             dtype = jnp.dtype(preferred_element_type or jnp.result_type(*self.dtypes))
@@ -145,8 +145,8 @@ class Contraction:
                 blocks[sector] = Block.with_layout(written[sector].buffer, layout)
         elif in_call:
             blocks = self._in_shape(products(in_call, **options), shapes)
-        if of_xla:
-            blocks |= self._in_shape(products(of_xla, **(options | {"implementation": "xla"})), shapes)
+        if dot_segments:
+            blocks |= self._in_shape(products(dot_segments, **(options | {"implementation": "xla"})), shapes)
         return {sector: blocks[sector] for sector in self.segments}
 
     def structure(self, shapes: dict[Sector, Shape], dtype: Any) -> Structure:
@@ -191,12 +191,12 @@ def pair_blocks(a: Blocks, b: Blocks, split_a: tuple[Axes, Axes], split_b: tuple
     """The terms of each block of the result: pairs of blocks with equal contracted charges, in the order of a's
     sectors."""
     (free_a, axes_a), (free_b, axes_b) = split_a, split_b
-    meeting = defaultdict(list)
+    pairs_by_sector = defaultdict(list)
     for sector in b.blocks:
-        meeting[charges(sector, axes_b)].append(sector)
+        pairs_by_sector[charges(sector, axes_b)].append(sector)
     segments = defaultdict(list)
     for sector in a.blocks:
-        for other in meeting.get(charges(sector, axes_a), ()):
+        for other in pairs_by_sector.get(charges(sector, axes_a), ()):
             segments[charges(sector, free_a) + charges(other, free_b)].append((sector, other))
     return {sector: segments[sector] for sector in sorted(segments)}
 
@@ -221,7 +221,7 @@ def _in_memory(shape: tuple[int, ...], order: Axes) -> bool:
     return long == sorted(long)
 
 
-def _elements_apart(x: Blocks, sectors: Iterable[Sector], rows: Axes, columns: Axes, *, contracted: Axes) -> int:
+def _strided_elements(x: Blocks, sectors: Iterable[Sector], rows: Axes, columns: Axes, *, contracted: Axes) -> int:
     """The number of elements of the arrays that have to be copied, as in place they are neither a matrix of these rows
     and columns nor its transpose, and of the views whose contracted axes are not one stride apart: each product of
     those becomes several."""
@@ -229,14 +229,14 @@ def _elements_apart(x: Blocks, sectors: Iterable[Sector], rows: Axes, columns: A
     for sector in sectors:
         block = x.blocks[sector]
         if isinstance(block, View):
-            apart += block.size if _are_apart(block, contracted) else 0
+            apart += block.size if _is_strided(block, contracted) else 0
         else:
             form = _form(block, rows, columns)
             apart += 0 if form.order is None else math.prod(form.shape)
     return apart
 
 
-def _are_apart(view: View, axes: Axes) -> bool:
+def _is_strided(view: View, axes: Axes) -> bool:
     """Whether the elements of these axes are not one stride apart."""
     return len(merge((size, (stride,)) for size, stride in _levels(view.layout, axes))) > 1
 
@@ -250,7 +250,7 @@ def _moved(x: Blocks, sectors: Collection[Sector], order: Axes, *, contracted: A
     """
     blocks = [x.blocks[sector] for sector in sectors]
     views = [block for block in blocks if isinstance(block, View)]
-    apart = sum(view.size for view in views if _are_apart(view, contracted))
+    apart = sum(view.size for view in views if _is_strided(view, contracted))
     if len(views) < len(blocks) or len(distinct([view.buffer for view in views])[0]) != 1:
         return None
     if 2 * apart <= sum(view.size for view in views):

@@ -62,15 +62,15 @@ def add_scaled(
             results[index] = _sum(_entry(alpha, index), x, _entry(beta, index), y, dtype)
         else:
             alike.setdefault(x.dtype, []).append(index)
-    for of_operands, members in alike.items():
+    for operand_dtype, members in alike.items():
         scales = [_entries(scale, members) for scale in (alpha, beta)]
-        traced = [scale.astype(accumulator(of_operands)) for scale in scales if not isinstance(scale, tuple)]
+        traced = [scale.astype(accumulator(operand_dtype)) for scale in scales if not isinstance(scale, tuple)]
         known = [scale if isinstance(scale, tuple) else None for scale in scales]
         summands = [*(xs[i] for i in members), *(ys[i] for i in members)]
-        of_sums = jnp.dtype(of_operands if dtype is None else dtype)
-        reused = in_place and of_sums == of_operands
+        result_dtype = jnp.dtype(operand_dtype if dtype is None else dtype)
+        reused = in_place and result_dtype == operand_dtype
         once = array_kernels.read_once(summands)[len(members) :] if reused else (False,) * len(members)
-        sums = add_scaled_p.bind(*traced, *summands, alpha=known[0], beta=known[1], in_place=once, dtype=of_sums)
+        sums = add_scaled_p.bind(*traced, *summands, alpha=known[0], beta=known[1], in_place=once, dtype=result_dtype)
         for index, total in zip(members, sums, strict=True):
             results[index] = total
     return results
@@ -110,14 +110,14 @@ def _entries(scale: Known | jax.Array, members: Sequence[int]) -> Known | jax.Ar
 
 def _sum(alpha: Any, x: jax.Array, beta: Any, y: jax.Array, dtype: Any) -> jax.Array:
     """alpha x + beta y in a dtype, or that of x and y: the definition of the operation."""
-    of_operands = jnp.result_type(x, y)
-    wide = accumulator(of_operands)
+    operand_dtype = jnp.result_type(x, y)
+    wide = accumulator(operand_dtype)
     x, y = x.astype(wide), y.astype(wide)
     alpha, beta = (scale.astype(wide) if isinstance(scale, jax.Array) else scale for scale in (alpha, beta))
     total = x if _is(alpha, 1) else alpha * x
     if not _is(beta, 0):
         total += y if _is(beta, 1) else beta * y if isinstance(beta, float) else scaled(beta, y)
-    return total.astype(dtype or of_operands)
+    return total.astype(dtype or operand_dtype)
 
 
 def _is(scale: Any, number: int) -> bool:
@@ -186,9 +186,11 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list
         dtype = next(x.aval.dtype for x in operands if ad.is_undefined_primal(x))
         alpha = _entries(params["alpha"], moving)
         multiples = iter(_multiples([cotangents[index] for index in moving], alpha, dtype))
-        of_xs = [next(multiples) if index in moving else None for index in range(len(cotangents))]
-        of_all = [*of_xs, *(None for _ in of_xs)]
-        return [x if ad.is_undefined_primal(operand) else None for x, operand in zip(of_all, operands, strict=True)]
+        scaled_xs = [next(multiples) if index in moving else None for index in range(len(cotangents))]
+        all_cotangents = [*scaled_xs, *(None for _ in scaled_xs)]
+        return [
+            x if ad.is_undefined_primal(operand) else None for x, operand in zip(all_cotangents, operands, strict=True)
+        ]
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     form = array_kernels.form_of(_xla_form, operands, linear, params)
     avals = [operand.aval for operand, yes in zip(operands, linear, strict=True) if yes]

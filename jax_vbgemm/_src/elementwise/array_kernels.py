@@ -51,11 +51,11 @@ def read_once(operands: Sequence[Any]) -> tuple[bool, ...]:
 def form_of(form: Form, given: Sequence[Any], free: Sequence[bool], params: Any) -> Form:
     """A form as a function of its free operands; the other operands are those of `given`."""
 
-    def of_free(*values: Any) -> list[jax.Array]:
+    def with_free(*values: Any) -> list[jax.Array]:
         those = iter(values)
         return form(*(next(those) if yes else x for x, yes in zip(given, free, strict=True)), **params)
 
-    return of_free
+    return with_free
 
 
 def jvp(form: Form, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:

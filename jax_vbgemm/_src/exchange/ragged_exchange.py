@@ -41,7 +41,7 @@ def ragged_exchange(rows: jax.Array, counts: jax.Array, size: int, axes: tuple[s
     return result
 
 
-def _before(counts: jax.Array, axis: int) -> jax.Array:
+def _exclusive_sums(counts: jax.Array, axis: int) -> jax.Array:
     """The sums of the preceding numbers along an axis."""
     return jnp.cumsum(counts, axis, dtype=jnp.int32) - counts
 
@@ -49,9 +49,9 @@ def _before(counts: jax.Array, axis: int) -> jax.Array:
 def _by_ragged_all_to_all(rows: jax.Array, counts: jax.Array, *, size: int, axes: tuple[str, ...]) -> jax.Array:
     device = lax.axis_index(axes)
     output = compat.varying(jnp.zeros((size, *rows.shape[1:]), rows.dtype), tuple(jax.typeof(rows).mat.varying))
-    sent_from, written_to = _before(counts, 1)[device], _before(counts, 0)[device]
+    send_offset, write_offset = _exclusive_sums(counts, 1)[device], _exclusive_sums(counts, 0)[device]
     result: jax.Array = lax.ragged_all_to_all(
-        rows, output, sent_from, counts[device], written_to, counts[:, device], axis_name=axes
+        rows, output, send_offset, counts[device], write_offset, counts[:, device], axis_name=axes
     )
     return result
 
@@ -60,7 +60,7 @@ def _by_all_gather(rows: jax.Array, counts: jax.Array, *, size: int, axes: tuple
     """For CPUs, where XLA has no ragged all-to-all: each device takes its rows from those of all devices."""
     device = lax.axis_index(axes)
     gathered = lax.all_gather(rows, axes, tiled=True)
-    received, first = counts[:, device], _before(counts, 1)[:, device]
+    received, first = counts[:, device], _exclusive_sums(counts, 1)[:, device]
     end = jnp.cumsum(received, dtype=jnp.int32)
     place = lax.iota(jnp.int32, size)
     source = jnp.minimum(segment_of(place, end), counts.shape[0] - 1)

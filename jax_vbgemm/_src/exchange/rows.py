@@ -36,18 +36,18 @@ class RowExchange:
         return self.axes.size * self.rows
 
     @property
-    def _between(self) -> jax.Array:
+    def _counts_between(self) -> jax.Array:
         """(devices, devices): how many rows go from one device to another."""
         return self.counts.reshape(self.axes.size, self.axes.size, self.own).sum(axis=2, dtype=jnp.int32)
 
     def to_owners(self, rows: jax.Array) -> jax.Array:
         """This device's rows (rows, columns), sorted by expert, for those of this device's experts: (bound, columns),
         by device and then by expert, with zeros after the last one."""
-        return ragged_exchange(rows, self._between, self.bound, self.axes.names)
+        return ragged_exchange(rows, self._counts_between, self.bound, self.axes.names)
 
     def back(self, results: jax.Array) -> jax.Array:
         """The results of received rows, (bound, columns), for those of this device's rows: (rows, columns)."""
-        return ragged_exchange(results, self._between.T, self.rows, self.axes.names)
+        return ragged_exchange(results, self._counts_between.T, self.rows, self.axes.names)
 
     def experts(self) -> tuple[jax.Array, jax.Array]:
         """The expert of each received row, counted from this device's first one, and whether there is a row."""

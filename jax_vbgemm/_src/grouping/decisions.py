@@ -47,17 +47,17 @@ class Decider:
         and else as early as possible, as products that leave a level may leave too few for a call there."""
         kinds = {**self.loops, **self._kinds()}
         place_early(self.program, kinds)
-        early, early_loops = self.on_levels(), self._loops_left()
+        early, earliest_loops = self.on_levels(), self._remaining_loops()
         place(self.program, kinds, live_bytes)
         joined = self.on_levels()
         # Loops have no predicted time: what joins more of them decides where the products' is the same.
         times = [sum(each.split.seconds for each in those) for those in (joined, early)]
-        if (times[0], self._loops_left()) < (times[1], early_loops):
+        if (times[0], self._remaining_loops()) < (times[1], earliest_loops):
             return joined
         place_early(self.program, kinds)
         return early
 
-    def _loops_left(self) -> int:
+    def _remaining_loops(self) -> int:
         """The number of loops that remain where those of a kind on a level are one."""
         nodes = (node for node in self.program.nodes if id(node) in self.loops)
         return len({(node.level, self.loops[id(node)]) for node in nodes})

@@ -88,9 +88,9 @@ def _is_gram(node: Any, values: list[Value], views: dict[Value, Value]) -> bool:
     """Whether the product of a matrix by itself contracts the same dimension twice, as X X^T does and X X does not."""
     if node.eqn.primitive.name != "dot_general":
         return True  # a function that has the product
-    (of_lhs, of_rhs), _ = node.eqn.params["dimension_numbers"]
+    (contracted_lhs, contracted_rhs), _ = node.eqn.params["dimension_numbers"]
     turned = (values[0] in views) != (values[1] in views)
-    return (tuple(of_lhs) == tuple(of_rhs)) != turned
+    return (tuple(contracted_lhs) == tuple(contracted_rhs)) != turned
 
 
 def _with_slices(program: Program) -> int:

@@ -46,11 +46,11 @@ def _number(program: Program, kinds: Kinds, placed: Mapping[int, int]) -> int:
     """Puts the nodes on their level in `placed`, others on the earliest, and returns the number of levels. Equations
     with effects keep their order."""
     depth = dict.fromkeys((*program.known, *program.inputs), 0)
-    of_effects = 0
+    effect_level = 0
     for node in program.nodes:
         earliest = max((depth[value] for value in node.values()), default=0)
         if node.eqn.effects:
-            earliest = of_effects = max(earliest, of_effects)
+            earliest = effect_level = max(earliest, effect_level)
         node.level = placed.get(id(node), earliest)
         depth.update(dict.fromkeys(node.outputs.values(), node.level + (id(node) in kinds)))
     return max(depth.values(), default=0)
@@ -59,11 +59,11 @@ def _number(program: Program, kinds: Kinds, placed: Mapping[int, int]) -> int:
 def _place_users_first(program: Program, kinds: Kinds, end: int, choose: Callable[[Node, int], int]) -> None:
     """Calls `choose` with each node of `kinds` and the latest level that the levels chosen for its users allow."""
     needed: dict[Value, int] = {}  # the level on which a value is used first
-    of_effects = end
+    effect_level = end
     for node in reversed(program.nodes):
         level = min((needed.get(value, end) for value in node.outputs.values()), default=end)
         if node.eqn.effects:
-            level = of_effects = min(level, of_effects)
+            level = effect_level = min(level, effect_level)
         if id(node) in kinds:
             level = choose(node, level - 1)
         for value in node.values():

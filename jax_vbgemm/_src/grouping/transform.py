@@ -95,7 +95,7 @@ def group(
         leaves, structure = jax.tree.flatten((args, kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray | np.generic)]
 
-        def of_arrays(*arrays: Any) -> Any:
+        def call_with_arrays(*arrays: Any) -> Any:
             given = list(leaves)
             for index, array in zip(places, arrays, strict=True):
                 given[index] = array
@@ -110,7 +110,7 @@ def group(
             return results
 
         arrays = [leaves[place] for place in places]
-        closed, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
+        closed, shapes = jax.make_jaxpr(call_with_arrays, return_shape=True)(*arrays)
         report = Report(name)
         found = _Grouping(planner, report, live_bytes).grouped(closed, report.name)
         if explain:
@@ -160,9 +160,9 @@ class _Grouping:
         levels: dict[int, list[Node]] = {}
         for node in program.nodes:
             levels.setdefault(node.level, []).append(node)
-        of_level: dict[int, list[Decision]] = {}
+        decisions_by_level: dict[int, list[Decision]] = {}
         for decision in decisions:
-            of_level.setdefault(decision.level, []).append(decision)
+            decisions_by_level.setdefault(decision.level, []).append(decision)
 
         steps: list[Callable[[Env], None]] = []
         before = self.report.calls
@@ -176,7 +176,7 @@ class _Grouping:
             for nodes in scans.values():
                 merged = self._merged(nodes, where) if len(nodes) > 1 else None
                 steps += [self._step(node, where) for node in nodes] if merged is None else [merged]
-            for decision in of_level.get(level, ()):
+            for decision in decisions_by_level.get(level, ()):
                 together = self._reported(decision, where)
                 if together:
                     steps.append(functools.partial(self._bind, together))

@@ -121,7 +121,7 @@ class Slices(Layout):
     def received(self, arrays: Sequence[jax.Array], names: tuple[str, ...]) -> jax.Array:
         flat: list[jax.Array] = []
         for share in self.shares:
-            slices = [_of_piece(arrays[p.array], p).ravel() for p in share]
+            slices = [_piece_values(arrays[p.array], p).ravel() for p in share]
             flat += self._padded(slices, share, (), self.dtype)
         return _exchanged(jnp.concatenate(flat).reshape(self.devices, self.length), names)
 
@@ -194,7 +194,7 @@ class Copies(Layout):
     ) -> list[jax.Array]:
         if device is None:
             return [_selected(pieces, arrays, index) for pieces in zip(*self.shares, strict=True)]
-        return [_of_piece(arrays[p.array], p) for p in self.shares[device]]
+        return [_piece_values(arrays[p.array], p) for p in self.shares[device]]
 
     def places(self, device: int) -> tuple[jax.Array, list[View | None]]:
         buffer = jnp.zeros(self.length, self.result)
@@ -219,7 +219,7 @@ class Copies(Layout):
                 yield piece, rows[device if self.gathers else 0, start : start + math.prod(shape)].reshape(shape)
 
 
-def _of_piece(array: jax.Array, piece: Piece) -> jax.Array:
+def _piece_values(array: jax.Array, piece: Piece) -> jax.Array:
     return array if array.ndim == 2 else array[piece.start : piece.stop]
 
 

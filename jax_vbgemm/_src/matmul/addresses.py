@@ -111,7 +111,7 @@ def addresses(
             for i, x in enumerate(results)
         ]
         given = iter(places[1:])
-        of_source, of_bias = (None if x is None else next(given) for x in (source, bias))
+        source_address, bias_address = (None if x is None else next(given) for x in (source, bias))
         for digits in itertools.product(*(range(size) for size, _ in k_rest)):
             at = [sum(d * s[side] for d, (_, s) in zip(digits, k_rest, strict=True)) for side in (0, 1)]
             place_a = Place(a.offset + at[0], row_strides[index], k_strides[0], batch_strides[0])
@@ -119,7 +119,7 @@ def addresses(
             if max(*place_a[1:3], *place_b[1:3], *(s for x in places for s in x[1:3])) > LARGEST_STRIDE:
                 return None
             products.append(
-                Address(m, n, k, outer * inner, inner, place_a, place_b, places[0], of_source, of_bias, index)
+                Address(m, n, k, outer * inner, inner, place_a, place_b, places[0], source_address, bias_address, index)
             )
     return tuple(products)
 

@@ -32,12 +32,12 @@ def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, batched: Batched) ->
     if _stay_in_kernel(moving, batched):
         results = batched_matmul_p.bind(*primals, batched=batched)
         return results, _tangents_of_sums(operands, moving, results, batched, bases)
-    values, of_values = _jvp_of_epilogues(operands, moving, batched._replace(reads=(), writes=(), targets=()))
+    values, value_tangents = _jvp_of_epilogues(operands, moving, batched._replace(reads=(), writes=(), targets=()))
     if not batched.writes:
-        return values, of_values
+        return values, value_tangents
     read = batched.windows_in_bases()
     results = reference.put(values, batched.writes, batched.targets, primals, read)
-    return results, _put_tangents(of_values, results, batched.writes, bases, read)
+    return results, _put_tangents(value_tangents, results, batched.writes, bases, read)
 
 
 def _stay_in_kernel(tangents: Sequence[Any], batched: Batched) -> bool:
@@ -120,7 +120,7 @@ def _tangents_of_sums(
             if base is None and (bases[index] is not None or index in still):
                 base = jnp.zeros_like(results[index])
             targets.append(target_of(results[index].shape, base, factors))
-    of_tangents = batched._replace(
+    tangent_call = batched._replace(
         terms=tuple(moving),
         out_dtypes=tuple(batched.out_dtypes[out] for out in outs),
         epilogues=tuple(moving_epilogues),
@@ -128,7 +128,7 @@ def _tangents_of_sums(
         writes=tuple(writes),
         targets=tuple(targets),
     )
-    for index, tangent in zip(moved, contract(factors, of_tangents), strict=True):
+    for index, tangent in zip(moved, contract(factors, tangent_call), strict=True):
         result_tangents[index] = tangent
     return result_tangents
 

@@ -51,7 +51,7 @@ def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activa
         if source is None and not unread:
             where = "Cs is None" if Cs is None else f"{call.written('Cs', index)} is None"
             raise ValueError(f"{call.name}: beta must be the number 0 where there is no C, but {where}")
-        of_product, of_source = (
+        alpha_scalar, beta_scalar = (
             (place(value[0]), value[1]) if isinstance(value, tuple) else value
             for value in (
                 checked_scalar(call, "alpha", index, alphas[index]),
@@ -60,8 +60,8 @@ def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activa
         )
         epilogues.append(
             Epilogue(
-                of_product,
-                of_source,
+                alpha_scalar,
+                beta_scalar,
                 None if source is None or unread else place(source),
                 None if addend is None else place(addend),
                 in_kernel[index],

@@ -19,7 +19,7 @@ def overlap(layouts: tuple[Layout, ...]) -> tuple[int, int] | None:
     """The indices of two layouts that have a position in common; None where all layouts are disjoint."""
     if not all(layout.is_static for layout in layouts):
         pairs = itertools.combinations(range(len(layouts)), 2)
-        return next((pair for pair in pairs if not _are_certainly_apart(*(layouts[index] for index in pair))), None)
+        return next((pair for pair in pairs if not _are_provably_disjoint(*(layouts[index] for index in pair))), None)
     spans = sorted((x.offset, x.end, index) for index, x in enumerate(layouts) if x.size)
     reaching: list[int] = []  # indices of the layouts whose end lies past the beginning of the current one
     for begin, _, index in spans:
@@ -36,7 +36,7 @@ def covers(layouts: tuple[Layout, ...], elements: int) -> bool:
     return sum(x.size for x in layouts) == elements
 
 
-def _are_certainly_apart(one: Layout, other: Layout) -> bool:
+def _are_provably_disjoint(one: Layout, other: Layout) -> bool:
     """Whether two layouts have no position in common, whatever the values of symbolic sizes."""
     return compat.certainly(lambda: not _overlap_two(one, other))
 

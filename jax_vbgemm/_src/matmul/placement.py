@@ -53,9 +53,9 @@ class Placed(NamedTuple):
 def place(operands: Sequence[Operand], x: Sum) -> Placed:
     """The sum with as few copies as descriptors need. Its `problem` is one product whose K is that of all terms
     together."""
-    for factor, of_source, window in _attempts(operands, x):
+    for factor, place_source, window in _attempts(operands, x):
         pairs = [(factor(term.lhs), factor(term.rhs)) for term in x.terms]
-        source = None if x.epilogue is None or x.epilogue.source is None else of_source(x.epilogue.source)
+        source = None if x.epilogue is None or x.epilogue.source is None else place_source(x.epilogue.source)
         products = _addressed(operands, x, pairs, source, window)
         if products is not None:
             break

@@ -17,7 +17,7 @@ _KNOWN = (
 
 
 # Names that JAX does not have, and what to write for them.
-_MEANT = {
+_SUGGESTIONS = {
     "tf32": "'default' is TF32 on a GPU with tensor cores",
     "tf32x3": "'high' is three TF32 products on a GPU with tensor cores",
     "3xtf32": "'high' is three TF32 products on a GPU with tensor cores",
@@ -70,5 +70,5 @@ def precision_name(precision: Any) -> str:
     try:
         return jax.lax.Precision(precision).name.lower()
     except (ValueError, TypeError):
-        meant = _MEANT.get(precision.lower()) if isinstance(precision, str) else None
+        meant = _SUGGESTIONS.get(precision.lower()) if isinstance(precision, str) else None
         raise ValueError(f"precision: unknown name {shown(precision)}; {meant or f'known are {_KNOWN}'}") from None

@@ -143,7 +143,7 @@ def _abstract_eval(*arrays: Any, batched: Batched) -> list[Any]:
         factors[term.out] += [lhs, rhs]
     for out, epilogue in enumerate(batched.epilogues):
         factors[out] += [operands[index] for index in epilogue.operands()]
-    factors = [[x.buffer if isinstance(x, View) else x for x in of_out] for of_out in factors]
+    factors = [[x.buffer if isinstance(x, View) else x for x in pair] for pair in factors]
     if not batched.writes:
         return [compat.shaped_array(*result) for result in zip(shapes, out_dtypes, factors, strict=True)]
     results = []

@@ -203,8 +203,8 @@ def expert_mlp(
         raise ValueError(
             f"{name}: exchange is {exchange!r} and chunks is {chunks}, but without mesh_axis nothing is exchanged"
         )
-    of_pair = ["gate_up[0]", "gate_up[1]"] if pair else ["gate_up"]
-    for argument, array in zip([*of_pair, "down"], [*weights, down], strict=True):
+    pair_names = ["gate_up[0]", "gate_up[1]"] if pair else ["gate_up"]
+    for argument, array in zip([*pair_names, "down"], [*weights, down], strict=True):
         if array.ndim != 3 or array.shape[0] != experts:
             where = "" if axes is None else f" on each of {axes.size} devices"
             raise ValueError(
@@ -234,8 +234,8 @@ def expert_mlp(
     first, second = options | {"transpose_rhs": transposes[0]}, options | {"transpose_rhs": transposes[1]}
     if bias is not None:
         first["bias"], second["bias"] = pair_of(name, "bias", bias, OF_BOTH_PRODUCTS)
-    of_gate_up, of_down = (None, None) if lora is None else pair_of(name, "lora", lora, OF_BOTH_PRODUCTS)
-    experts_8 = None
+    gate_up_lora, down_lora = (None, None) if lora is None else pair_of(name, "lora", lora, OF_BOTH_PRODUCTS)
+    quantized_experts = None
     if quantized is not None:
         if any(isinstance(array, Scaled) for array in (*weights, down)):
             raise ValueError(
@@ -252,50 +252,50 @@ def expert_mlp(
             raise ValueError(f"{name}: cotangents is {cotangents!r}: it must be one of {', '.join(COTANGENTS)}")
         if wgrad not in WGRAD:
             raise ValueError(f"{name}: wgrad is {wgrad!r}: it must be one of {', '.join(WGRAD)}")
-        experts_8 = checked_experts(name, quantized, weights[0], down)
+        quantized_experts = checked_experts(name, quantized, weights[0], down)
     if gradients is not None:
         _check_gradients(name, gradients, weights, down, x, pair)
         first["rhs_gradient"], second["rhs_gradient"] = gradients
 
     def contributions(x: jax.Array, routing: Routing, wide: bool) -> jax.Array:
         """What the experts add to each token, (tokens, n), in the accumulator's dtype if `wide`."""
-        if experts_8 is not None:
+        if quantized_experts is not None:
             assert known is not None
             return quantized_mlp(
-                x, weights[0], down, experts_8, routing, accumulator(x.dtype) if wide else x.dtype, activation=known,
+                x, weights[0], down, quantized_experts, routing, accumulator(x.dtype) if wide else x.dtype, activation=known,
                 cotangents=cotangents, wgrad=wgrad, implementation=implementation,
             )  # fmt: skip
         defined = None
         if axes is not None:
             defined = rows_with_weights(routing.group_sizes, None, routing.order.shape[0], experts)
         # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
-        of_rows = first | {"gather": (routing.rows, routing.slots)}
+        row_options = first | {"gather": (routing.rows, routing.slots)}
         # Where nothing is added to the second product, each row is multiplied by its probability in the first product's
         # epilogue: the gradient of a probability then follows from features that the gradient of `down` needs anyway,
         # and results of experts are neither kept nor read for it.
-        weighs_results = bias is not None or not gated
-        if not weighs_results:
-            of_rows["row_scale"] = factors_of_rows(routing).astype(accumulator(x.dtype))
+        scales_results = bias is not None or not gated
+        if not scales_results:
+            row_options["row_scale"] = factors_of_rows(routing).astype(accumulator(x.dtype))
         if gated:
             weight = tuple(weights) if pair else weights[0]
             hidden = gated_dot(
                 x, weight, routing.group_sizes, activation=activation, gate=gate, interleaved=interleaved,
-                lora=of_gate_up, lora_scale=lora_scale, **of_rows,
+                lora=gate_up_lora, lora_scale=lora_scale, **row_options,
             )  # fmt: skip
         else:
             name_of_activation, function = resolve_activation(name, activation)
-            in_kernel = name_of_activation if of_gate_up is None else None
-            product = ragged_dot(x, weights[0], routing.group_sizes, activation=in_kernel, **of_rows)
+            in_kernel = name_of_activation if gate_up_lora is None else None
+            product = ragged_dot(x, weights[0], routing.group_sizes, activation=in_kernel, **row_options)
             hidden = with_adapter(
-                name, "lora[0]", product, of_gate_up, lora_scale, x, routing.group_sizes, of_rows, defined
+                name, "lora[0]", product, gate_up_lora, lora_scale, x, routing.group_sizes, row_options, defined
             )
             if in_kernel is None and function is not None:
                 hidden = applied(name, "activation", function, hidden, defined=defined)
             hidden = hidden.astype(product.dtype)
         product = ragged_dot(hidden, down, routing.group_sizes, **second)
-        y = with_adapter(name, "lora[1]", product, of_down, lora_scale, hidden, routing.group_sizes, second, defined)
+        y = with_adapter(name, "lora[1]", product, down_lora, lora_scale, hidden, routing.group_sizes, second, defined)
         y = y.astype(product.dtype)
-        if weighs_results:
+        if scales_results:
             result = _combined(y, routing, **rest)
             return result if wide else result.astype(y.dtype)
         return summed(y.astype(accumulator(y.dtype)) if wide else y, routing, **rest)
@@ -304,7 +304,9 @@ def expert_mlp(
         return contributions(x, routing, wide=False)
     dtype = x.dtype
     for array in (weights[0], down):
-        if experts_8 is None and not isinstance(array, Scaled):  # products with a Scaled have the dtype of their rows
+        if quantized_experts is None and not isinstance(
+            array, Scaled
+        ):  # products with a Scaled have the dtype of their rows
             rows = jax.ShapeDtypeStruct((), dtype)
             dtype = dtypes_of_product(rows, array, canonical_precision(precision))[1]
     results = down.shape[1 if transposes[1] else 2]

@@ -85,15 +85,15 @@ def load_balance_loss(
     counts = have_experts(routing)
     logits = without_padding(logits, counts)
     # The softmax of the scores' logarithms: the scores divided by their sum, also where all are tiny.
-    of_token = jax.nn.softmax(log_scores(logits.astype(wide), scores), axis=-1)
-    of_token = jnp.where(counts[:, None], of_token, jnp.zeros((), wide))
+    token_probabilities = jax.nn.softmax(log_scores(logits.astype(wide), scores), axis=-1)
+    token_probabilities = jnp.where(counts[:, None], token_probabilities, jnp.zeros((), wide))
     if parts == 1:
         choices = routing.group_sizes[None]
     else:
         sequence = jnp.arange(tokens, dtype=jnp.int32)[:, None] // (tokens // parts)
         key = jnp.where(routing.experts >= 0, sequence * count + routing.experts, parts * count)
         choices = jnp.zeros((parts * count + 1,), jnp.int32).at[key].add(1)[:-1].reshape(parts, count)
-    sums = of_token.reshape(parts, tokens // parts, count).sum(axis=1)
+    sums = token_probabilities.reshape(parts, tokens // parts, count).sum(axis=1)
     number = counts.reshape(parts, -1).sum(axis=1, dtype=jnp.int32)
     if axis_name is not None:
         choices, sums, number = (jax.lax.psum(x, axis_name) for x in (choices, sums, number))

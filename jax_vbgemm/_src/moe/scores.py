@@ -105,8 +105,8 @@ def best_experts(logits: jax.Array, k: int, scores: Scores, bias: jax.Array | No
     if groups is not None:
         each = logits.shape[1] // groups.number
         by_group = values.reshape(values.shape[0], groups.number, each)
-        of_group = jax.lax.top_k(by_group, groups.best)[0].sum(axis=-1)
-        kept = jax.lax.top_k(of_group, groups.kept)[1]
+        group_scores = jax.lax.top_k(by_group, groups.best)[0].sum(axis=-1)
+        kept = jax.lax.top_k(group_scores, groups.kept)[1]
         first = jnp.sort(kept, axis=1)[:, :, None] * each
         columns = (first + jnp.arange(each, dtype=kept.dtype)[None, None]).reshape(values.shape[0], -1)
         best = jax.lax.top_k(jnp.take_along_axis(values, columns, axis=1), k)[1]

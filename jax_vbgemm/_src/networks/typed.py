@@ -179,8 +179,8 @@ def _one_stack(layers: Sequence[Layer]) -> tuple[jax.Array, jax.Array | None, bo
     for layer in layers:
         kernel = layer.kernel.mT if layer.transposed else layer.kernel
         kernels += list(kernel) if layer.stack else [kernel]
-        of_types = [None] * (layer.stack[0] if layer.stack else 1) if layer.bias is None else layer.bias
-        biases += list(of_types) if layer.stack or layer.bias is None else [layer.bias]
+        type_biases = [None] * (layer.stack[0] if layer.stack else 1) if layer.bias is None else layer.bias
+        biases += list(type_biases) if layer.stack or layer.bias is None else [layer.bias]
     widths = [kernel.shape[1] for kernel in kernels]
     bias = None
     if any(each is not None for each in biases):

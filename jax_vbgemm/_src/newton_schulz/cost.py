@@ -93,8 +93,8 @@ def members_by_gram(
     def by_gram(members: Sequence[Shaped]) -> Rounds:
         return _gram_rounds(members, dtype, steps)
 
-    everyone = list(range(len(xs)))
-    by_itself = [seconds(everyone, of) for of in (by_x, by_gram)]
+    all_indices = list(range(len(xs)))
+    by_itself = [seconds(all_indices, of) for of in (by_x, by_gram)]
     # Adding the identity is a pass over a Gram matrix in each segment, and for large ones a launch.
     known, small = dots_of(device), 0 if device.rules is None else device.rules.small_array
     count = sum(length > 1 for length in segments(steps))
@@ -108,8 +108,8 @@ def members_by_gram(
     faster = [gram + more < steps * ordinary for ordinary, gram, more in zip(*by_itself, added, strict=True)]
 
     def total(chosen: Sequence[bool]) -> float:
-        members = [i for i in everyone if chosen[i]]
-        others = [i for i in everyone if not chosen[i]]
+        members = [i for i in all_indices if chosen[i]]
+        others = [i for i in all_indices if not chosen[i]]
         found = 0.0
         if members:
             found += sum(seconds(members, by_gram)) + sum(added[i] for i in members)
@@ -135,9 +135,9 @@ def matrix_seconds(xs: Sequence[Shaped], precision: Any, planner: AnyPlanner, dt
     if device.platform == "cpu":
         device = device.with_units(device_spec("cpu").units)
     seconds = [0.0] * len(xs)
-    for of_xs in dict.fromkeys(x.dtype for x in xs):
-        iterated = dtype or of_xs
-        indices = [index for index, x in enumerate(xs) if x.dtype == of_xs and x.size]
+    for x_dtype in dict.fromkeys(x.dtype for x in xs):
+        iterated = dtype or x_dtype
+        indices = [index for index, x in enumerate(xs) if x.dtype == x_dtype and x.size]
         members = [xs[index] for index in indices]
         if members and _has_kernels(members, iterated, device):
             found: Sequence[float] = split(

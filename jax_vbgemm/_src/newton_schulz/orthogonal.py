@@ -305,14 +305,14 @@ def _orthogonalized(
     views = leaves if views is None else views
     rows = list(coeffs) if coeffs.ndim == 2 else [coeffs] * (steps if isinstance(steps, int) else 1)
     dtypes = [(x.dtype, x.dtype if results is None else results[index]) for index, x in enumerate(leaves)]
-    for of_leaf, of_result in dict.fromkeys(dtypes):
-        of_dtype = [index for index, pair in enumerate(dtypes) if pair == (of_leaf, of_result)]
-        narrow = of_result != of_leaf
-        groups = _groups(leaves, of_dtype, steps, dtype or of_leaf, gram, precision, planner, implementation)
-        rounded = {id(row): _rounded(row, of_leaf) for row in rows}  # the steps may share one row
+    for leaf_dtype, target_dtype in dict.fromkeys(dtypes):
+        dtype_indices = [index for index, pair in enumerate(dtypes) if pair == (leaf_dtype, target_dtype)]
+        narrow = target_dtype != leaf_dtype
+        groups = _groups(leaves, dtype_indices, steps, dtype or leaf_dtype, gram, precision, planner, implementation)
+        rounded = {id(row): _rounded(row, leaf_dtype) for row in rows}  # the steps may share one row
         per_step = [rounded[id(row)] for row in rows]
         places = into if isinstance(steps, int) and steps > 0 else None
-        if dtype is not None and not narrow and result_dtype(dtype, of_leaf) != of_leaf:
+        if dtype is not None and not narrow and result_dtype(dtype, leaf_dtype) != leaf_dtype:
             places = None
         last: dict[int, Any] = {}  # the newest form of each buffer that is written into
         for (alone, by_gram), members in groups.items():
@@ -325,21 +325,23 @@ def _orthogonalized(
             matrices = [(leaves if alone else views)[index] for index in members]
             known = None  # the norms of the matrices of rank 2
             if norms is not None and preconditioning != "spectral":
-                of_matrices = [index for index in members if leaves[index].ndim == 2]
-                known = _real(norms if len(of_matrices) == len(leaves) else norms[np.array(of_matrices, int)], of_leaf)
+                matrix_indices = [index for index in members if leaves[index].ndim == 2]
+                known = _real(
+                    norms if len(matrix_indices) == len(leaves) else norms[np.array(matrix_indices, int)], leaf_dtype
+                )
             elif packed is not None and not alone:
                 known = packed_norms(packed, members)
             by_kernel = preconditioning != "spectral" and not alone and implementation != "xla"
             how = Iteration(gemm, preconditioning, eps, small_size() if by_kernel else 0, dtype, by_gram)
-            how = replace(how, result=of_result if narrow else None)
+            how = replace(how, result=target_dtype if narrow else None)
             factors = None
             if scales is not None and not narrow:
-                factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], of_leaf)
+                factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], leaf_dtype)
             if isinstance(steps, int):
-                of_members = None
+                member_targets = None
                 if places is not None:
-                    of_members = [_moved(places[index], last) for index in members]
-                values = iterated(matrices, per_step, how, factors, known, of_members)
+                    member_targets = [_moved(places[index], last) for index in members]
+                values = iterated(matrices, per_step, how, factors, known, member_targets)
                 for index, value in zip(members, values, strict=True):
                     place = None if places is None else places[index]
                     if place is not None:
@@ -348,7 +350,7 @@ def _orthogonalized(
                 values = looped(matrices, steps, per_step[0], how, factors, known)
             for index, value in zip(members, values, strict=True):
                 found[index] = value
-        for index in of_dtype:  # all groups have written into the last buffers
+        for index in dtype_indices:  # all groups have written into the last buffers
             if places is not None and places[index] is not None:
                 found[index] = _moved(places[index], last)
     return found
@@ -379,7 +381,7 @@ def _groups(
             by_gram = members_by_gram([leaves[index] for index in members], steps, *options)
     groups: dict[tuple[bool, bool], list[int]] = {}
     for chosen in (False, True):
-        indices = [index for index, of_member in zip(members, by_gram, strict=True) if of_member == chosen]
+        indices = [index for index, is_gram in zip(members, by_gram, strict=True) if is_gram == chosen]
         matrices = [leaves[index] for index in indices]
         alone = members_alone(matrices, *options, steps if chosen else None) if matrices else ()
         for index, out in zip(indices, alone, strict=True):

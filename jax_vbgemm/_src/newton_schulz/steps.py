@@ -160,7 +160,7 @@ def _segments(
     divisors: of the first product with X (None: 1), of X in its first Gram matrix (None: 1), and the power of two by
     which the square root of that matrix is held larger. dtype: that of the matrices.
     """
-    of_product, of_gram, units = divisors
+    product_divisor, gram_divisor, units = divisors
     lengths = segments(len(coeffs), first=1 if transposed else 2) if how.gram else [1] * len(coeffs)
     iterates = how.dtype or dtype
     found = []
@@ -168,17 +168,17 @@ def _segments(
         is_first, is_last = end == length, end == len(coeffs)
         square: Any = 1
         unit: Any = None  # None: 1
-        if is_first and of_gram is not None:
+        if is_first and gram_divisor is not None:
             unit = units
-            root = 1 / (of_gram / unit)  # XLA would reassociate (unit scale) (unit scale)
+            root = 1 / (gram_divisor / unit)  # XLA would reassociate (unit scale) (unit scale)
             square = root * root
-        of_result = iterates
+        result_type = iterates
         if is_last and how.dtype is not None:
-            of_result = how.result or result_dtype(how.dtype, dtype)
+            result_type = how.result or result_dtype(how.dtype, dtype)
         # A C of another dtype than the result would have to be converted first.
-        whole = length > 1 or of_result != iterates
+        whole = length > 1 or result_type != iterates
         rows = coeffs[end - length : end]
-        alpha = 1 / of_product if is_first and of_product is not None else None
+        alpha = 1 / product_divisor if is_first and product_divisor is not None else None
         if is_last and factors is not None:
             alpha = factors if alpha is None else alpha * factors
         steps = []
@@ -190,7 +190,7 @@ def _segments(
             unit = None
         beta = None if whole else rows[0][0] if alpha is None else rows[0][0] * alpha
         numbers = _Numbers(square, steps, 1 if alpha is None else alpha, beta)
-        found.append(_Segment(rows, is_first, is_last, of_result, whole, numbers))
+        found.append(_Segment(rows, is_first, is_last, result_type, whole, numbers))
     together = _in_one_vector([segment.numbers for segment in found], dtype)
     return [segment._replace(numbers=numbers) for segment, numbers in zip(found, together, strict=True)]
 
@@ -284,13 +284,13 @@ def _prepared(
         return xs, divisors, None, 1
     if norms is None:
         norms = norms_of([xs[i] for i in late], how.small)
-    of_late = divisors_of(norms, method, how.eps)
-    late_divisors = of_late
+    late_values = divisors_of(norms, method, how.eps)
+    late_divisors = late_values
     if len(late) < len(xs):
-        late_divisors = jnp.ones(len(xs), of_late.dtype).at[np.array(late)].set(of_late)
+        late_divisors = jnp.ones(len(xs), late_values.dtype).at[np.array(late)].set(late_values)
     if method in ("aol", "schatten"):
         for place, i in enumerate(late):
-            divisors[i] = of_late[place]
+            divisors[i] = late_values[place]
     # The square of 1 / norm may be subnormal, but not four times the square: A is then held 4 times as large.
     return xs, divisors, late_divisors, 2 if method == "frobenius" else 1
 
@@ -324,8 +324,8 @@ def _rounded(xs: list[Any], how: Iteration, norms: jax.Array | None) -> tuple[li
         # In one call, but for views, which XLA reads in place.
         together = [place for place, i in enumerate(matrices) if how.small and not is_view(xs[i])]
         given = [xs[matrices[place]] for place in together]
-        of_given = factors if len(given) == len(matrices) else factors[np.array(together, int)]
-        for place, x in zip(together, add_scaled(given, given, of_given, 0, dtype=how.dtype), strict=True):
+        known_factors = factors if len(given) == len(matrices) else factors[np.array(together, int)]
+        for place, x in zip(together, add_scaled(given, given, known_factors, 0, dtype=how.dtype), strict=True):
             rounded[matrices[place]] = x
         for place in set(range(len(matrices))) - set(together):
             i = matrices[place]

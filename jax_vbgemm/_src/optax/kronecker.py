@@ -129,7 +129,7 @@ def grams(
     xs: Sequence[jax.Array], factors: Sequence[Factors], alpha: Any, beta: Any, options: Options
 ) -> list[Factors]:
     """alpha X X^T + beta F for every left factor F, and alpha X^T X + beta F for every right factor: one operation."""
-    lefts, rights = _having(factors, 0), _having(factors, 1)
+    lefts, rights = _present(factors, 0), _present(factors, 1)
     new = batched_gram(
         [xs[index] for index in (*lefts, *rights)],
         transpose=[False] * len(lefts) + [True] * len(rights),
@@ -141,12 +141,12 @@ def grams(
     return unflat(factors, new)
 
 
-def sandwiched(
+def multiply_both_sides(
     xs: Sequence[jax.Array], factors: Sequence[Factors], options: Options, *, transpose: bool = False
 ) -> list[jax.Array]:
     """L X R^T of every X, or L^T X R: two operations. A factor that is None is left out."""
     xs = list(xs)
-    lefts, rights = _having(factors, 0), _having(factors, 1)
+    lefts, rights = _present(factors, 0), _present(factors, 1)
     products = batched_matmul(
         [factors[i].left for i in lefts], [xs[i] for i in lefts], transpose_a=transpose, **options
     )
@@ -167,7 +167,7 @@ def flat(factors: Sequence[Factors]) -> list[Any]:
 
 def unflat(factors: Sequence[Factors], values: Sequence[Any]) -> list[Factors]:
     """The inverse of `flat`: `values` in place of the factors that are not None."""
-    left, right = iter(values[: len(_having(factors, 0))]), iter(values[len(_having(factors, 0)) :])
+    left, right = iter(values[: len(_present(factors, 0))]), iter(values[len(_present(factors, 0)) :])
     return [Factors(None if f.left is None else next(left), None if f.right is None else next(right)) for f in factors]
 
 
@@ -187,5 +187,5 @@ def by_shape(function: Callable[[jax.Array], jax.Array], matrices: Sequence[jax.
     return results
 
 
-def _having(factors: Sequence[Factors], side: int) -> list[int]:
+def _present(factors: Sequence[Factors], side: int) -> list[int]:
     return [index for index, pair in enumerate(factors) if pair[side] is not None]

@@ -27,7 +27,7 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
     groups: dict[Any, list[int]] = {}
     for index, (g, m) in enumerate(zip(gradients, moments, strict=True)):
         if g is not None:
-            groups.setdefault(jnp.result_type(g) if on_gpu and _is_ours(g, m, beta) else None, []).append(index)
+            groups.setdefault(jnp.result_type(g) if on_gpu and _can_fuse(g, m, beta) else None, []).append(index)
     correction, ahead = 1 - beta**count, 1 - beta ** optax.safe_increment(count)
 
     def together(gradients: list[Any], moments: list[Any]) -> tuple[list[Any], list[Any], jax.Array]:
@@ -59,7 +59,7 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
     return structure.unflatten(found), structure.unflatten(momentum), squares if len(groups) == 1 else None
 
 
-def _is_ours(gradient: Any, moment: Any, beta: Any) -> bool:
+def _can_fuse(gradient: Any, moment: Any, beta: Any) -> bool:
     """Whether `averages` gives optax's results: all dtypes are equal. Where they differ, optax rounds each part."""
     if not jnp.issubdtype(jnp.result_type(gradient), jnp.inexact):
         return False

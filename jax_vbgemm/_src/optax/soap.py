@@ -25,7 +25,7 @@ from jax_vbgemm._src.optax.kronecker import (
     grams,
     leaves_of,
     list_of,
-    sandwiched,
+    multiply_both_sides,
     tree_of,
     unflat,
 )
@@ -123,7 +123,7 @@ def scale_by_soap(
             g if any(leaf.sides) else jnp.where(step == 0, jnp.zeros_like(g), g)
             for leaf, g in zip(found, gradients, strict=True)
         ]
-        projected = sandwiched(seen, q, options, transpose=True)
+        projected = multiply_both_sides(seen, q, options, transpose=True)
         average = add_scaled(projected, average, 1 - b1, b1)
         average_sq = add_scaled([x * x for x in projected], average_sq, 1 - b2, b2)
         scale = _bias_correction(step, b1, b2) if correct_bias else 1
@@ -131,7 +131,7 @@ def scale_by_soap(
             m * jnp.asarray(scale, m.dtype) / (jnp.sqrt(v) + jnp.asarray(eps, m.dtype))
             for m, v in zip(average, average_sq, strict=True)
         ]
-        new = sandwiched(normalized, q, options)
+        new = multiply_both_sides(normalized, q, options)
         gg = grams(gradients, gg, 1 - gram_beta, gram_beta, options)
 
         def first(moments: Any) -> Any:
@@ -286,7 +286,7 @@ def _refreshed(
         jnp.take_along_axis(power, order[..., None, :], axis=-1) for power, order in zip(powers, orders, strict=True)
     ]
     new = unflat(q, devices.decomposed(_orthogonal_factors, sorted_powers))
-    moved = sandwiched(sandwiched(average, q, options), new, options, transpose=True)
+    moved = multiply_both_sides(multiply_both_sides(average, q, options), new, options, transpose=True)
     squares = []
     for x, order in zip(average_sq, unflat(q, orders), strict=True):
         if order.left is not None:

@@ -13,7 +13,7 @@ from jax_vbgemm._src.planner.tables.rules import CallCosts, DotRates
 from jax_vbgemm._src.problem import Problem
 
 
-def _of_data_sheet(device: DeviceSpec) -> DotRates:
+def _data_sheet_rates(device: DeviceSpec) -> DotRates:
     """The rates of a device whose dots were not measured: those of its data sheet, on tensor cores where it has
     them."""
     kinds = ("float32", "tf32", "float64", "bfloat16", "float16")
@@ -23,7 +23,7 @@ def _of_data_sheet(device: DeviceSpec) -> DotRates:
 
 def dots_of(device: DeviceSpec) -> DotRates:
     """The speed of XLA's dots on a device, measured or by its data sheet."""
-    return device.dots or _of_data_sheet(device)
+    return device.dots or _data_sheet_rates(device)
 
 
 def calls_of(device: DeviceSpec) -> CallCosts:
@@ -280,7 +280,7 @@ def _split(
     none = (False,) * members
     best = Split(none, members_seconds(none, batched_seconds), batched_seconds, batched_seconds, dots_seconds)
     for limit in sorted(set(size_class), reverse=True):
-        alone = tuple(of_member >= limit for of_member in size_class)
+        alone = tuple(member_class >= limit for member_class in size_class)
         seconds = sum(cost for cost, out in zip(alone_seconds, alone, strict=True) if out)
         if seconds >= best.seconds:
             break  # lower limits would only take out more members

@@ -200,19 +200,19 @@ def ragged_dot(
     if gated and n % 2:
         raise ValueError(f"{name}: rhs is {rhs.shape}: gate and up lie side by side, but {n} is odd")
     wide = accumulator(out_dtype)
-    of_epilogue: dict[str, jax.Array] = {}
+    epilogue_operands: dict[str, jax.Array] = {}
     if bias is not None:
-        of_epilogue["bias"] = extra_operand(
+        epilogue_operands["bias"] = extra_operand(
             name, "bias", bias, (groups, n), "(g, 2 n)" if gated else "(g, n)", out_dtype
         )
     if row_scale is not None:
-        of_epilogue["row_scale"] = extra_operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
+        epilogue_operands["row_scale"] = extra_operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
     extras = ({} if second is None else {"second": second.astype(rhs.dtype)}) | scales
     if group_offset is not None:
         extras["group_offset"] = scalar_integer(name, "group_offset", group_offset)
     if rhs_gradient is not None:
         check_sums(name, "rhs_gradient", rhs_gradient, "rhs", rhs.shape, rhs.dtype)
-    operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **of_epilogue, **extras, **selection}
+    operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **epilogue_operands, **extras, **selection}
     refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     ragged = Ragged(
         out_dtype=np.dtype(out_dtype),
@@ -230,7 +230,9 @@ def ragged_dot(
     if rhs_gradient is not None:
         known = rows_with_weights(group_sizes, extras.get("group_offset"), m, groups) if undefined_rest else None
         rows = composed.selected_rows(lhs, known=known, **selection) if selection else lhs
-        return accumulate.product(ragged, rhs_gradient, rows, rhs, group_sizes, *of_epilogue.values(), *extras.values())
+        return accumulate.product(
+            ragged, rhs_gradient, rows, rhs, group_sizes, *epilogue_operands.values(), *extras.values()
+        )
     after = None
     if jnp.issubdtype(out_dtype, jnp.complexfloating):
         after = operands.pop("row_scale", None)  # kernels scale rows of real results only; XLA scales complex ones

@@ -122,19 +122,19 @@ def halved(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax
         lhs, rhs = (_half(x, which) if side == name else x for name, x in (("lhs", lhs), ("rhs", rhs)))
         return product([lhs, rhs, group_sizes, *extras.values()], rest)
     weights = {"first": rhs, "second": extras.pop("second")}
-    of_columns = ragged.halves == "columns"
+    halves_columns = ragged.halves == "columns"
 
     def part(which: str) -> jax.Array:
         own = dict(extras)
-        if of_columns and "bias" in own:
+        if halves_columns and "bias" in own:
             own["bias"] = _half(own["bias"], which)
-        rows = lhs if of_columns else _half(lhs, which)
+        rows = lhs if halves_columns else _half(lhs, which)
         return product([rows, weights[which], group_sizes, *own.values()], rest)
 
     first, second = part("first"), part("second")
     return (
         jnp.concatenate(jnp.broadcast_arrays(first, second), axis=-1)
-        if of_columns
+        if halves_columns
         else (first + second).astype(ragged.out_dtype)
     )
 

@@ -212,8 +212,8 @@ def _ragged_contraction(
         return y if total is None else total + y
     if total is not None:
         ragged = ragged._replace(extras=(*ragged.extras, "accumulator"))
-        of_groups = total.reshape(ragged.groups, *batch, operands[0].shape[-1], operands[1].shape[-1])
-        operands.append(jnp.moveaxis(of_groups, 0, -3))
+        group_totals = total.reshape(ragged.groups, *batch, operands[0].shape[-1], operands[1].shape[-1])
+        operands.append(jnp.moveaxis(group_totals, 0, -3))
     return jnp.moveaxis(bind(operands, ragged), -3, 0).reshape(shape)
 
 

@@ -104,27 +104,27 @@ def result(*operands: jax.Array, ragged: Ragged) -> jax.Array:
 def mapped(form: Form) -> Form:
     """`form` over one more leading batch dimension, along which operands of size 1 are shared."""
 
-    def of_all(*operands: jax.Array) -> Any:
+    def over_batch(*operands: jax.Array) -> Any:
         shared = [compat.is_static(x.shape[:1]) and x.shape[0] == 1 for x in operands]
         values = [x[0] if yes else x for x, yes in zip(operands, shared, strict=True)]
         if all(shared):
             return jax.tree.map(lambda result: result[None], form(*values))
         return jax.vmap(form, in_axes=[None if yes else 0 for yes in shared])(*values)
 
-    return of_all
+    return over_batch
 
 
 class Tiles(NamedTuple):
     """The tiles of all groups, in the order of the groups.
 
     group: (tiles,) the group of each tile. rows: (tiles, tile rows) the row indices, and valid: which of them exist.
-    of_group: the number of tiles of each group; end: its prefix sums, each group included.
+    group_tiles: the number of tiles of each group; end: its prefix sums, each group included.
     """
 
     group: jax.Array
     rows: jax.Array
     valid: jax.Array
-    of_group: jax.Array
+    group_tiles: jax.Array
     end: jax.Array
 
 
@@ -164,8 +164,8 @@ def _parts(tiles: Any, rhs: jax.Array, wide: Any) -> int:
     take half of the memory of rhs at most."""
     if not compat.is_static((tiles, *rhs.shape)):
         return 1
-    of_tile = max(math.prod(rhs.shape[1:]), 1) * np.dtype(wide).itemsize
-    at_once: int = max(rhs.size * rhs.dtype.itemsize // 2, _SMALL_COPY) // of_tile
+    tile_bytes = max(math.prod(rhs.shape[1:]), 1) * np.dtype(wide).itemsize
+    at_once: int = max(rhs.size * rhs.dtype.itemsize // 2, _SMALL_COPY) // tile_bytes
     parts: int = -(-tiles // max(at_once, 1))
     return max(parts, 1)
 
@@ -182,12 +182,12 @@ def _in_parts(products: Callable[..., jax.Array], tiles: Tiles, parts: int) -> j
     """The products of all tiles, by group and rows, of one part of the tiles after another."""
     if parts == 1:
         return products(tiles.group, tiles.rows)
-    of_part = -(-len(tiles.group) // parts)
-    missing = of_part * parts - len(tiles.group)
-    group = jnp.pad(tiles.group, (0, missing)).reshape(parts, of_part)
-    rows = jnp.pad(tiles.rows, ((0, missing), (0, 0))).reshape(parts, of_part, -1)
+    tiles_per_part = -(-len(tiles.group) // parts)
+    missing = tiles_per_part * parts - len(tiles.group)
+    group = jnp.pad(tiles.group, (0, missing)).reshape(parts, tiles_per_part)
+    rows = jnp.pad(tiles.rows, ((0, missing), (0, 0))).reshape(parts, tiles_per_part, -1)
     done: jax.Array = lax.map(lambda part: products(*part), (group, rows))
-    return done.reshape(parts * of_part, *done.shape[2:])
+    return done.reshape(parts * tiles_per_part, *done.shape[2:])
 
 
 def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
@@ -212,7 +212,7 @@ def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
     row = lax.iota(jnp.int32, m)
     group = group_of(row, rows.end)
     size = tiles.rows.shape[1]
-    slot = (tiles.end - tiles.of_group)[group] * size + row - rows.begin[group]
+    slot = (tiles.end - tiles.group_tiles)[group] * size + row - rows.begin[group]
     total = total.reshape(-1, total.shape[-1]).at[slot].get(mode="clip")
     if "bias" in extras:
         extras["bias"] = extras["bias"][group]

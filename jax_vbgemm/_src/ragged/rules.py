@@ -60,8 +60,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         for name, tangent in d_weights.items():
             if name in weights:
                 weights[name] = tangent if _is_nonzero(tangent) else jnp.zeros_like(weights[name])
-        of_rhs, *others = weights.values()
-        parts.append(bind([lhs, of_rhs, group_sizes, *others], plain))
+        half, *others = weights.values()
+        parts.append(bind([lhs, half, group_sizes, *others], plain))
     if not ragged.has_epilogue:
         value = bind(primals, ragged)
         if _is_nonzero(d_extras.get("accumulator")):
@@ -121,7 +121,7 @@ def _jvp_of(
     """The derivative of another form of the same product; the product itself where nothing moves."""
     moving = [index for index, tangent in enumerate(tangents) if _is_nonzero(tangent)]
 
-    def of_moving(*values: Any) -> jax.Array:
+    def with_moving(*values: Any) -> jax.Array:
         operands = list(primals)
         for index, value in zip(moving, values, strict=True):
             operands[index] = value
@@ -130,7 +130,7 @@ def _jvp_of(
     if not moving:
         value = bind(primals, ragged)
         return value, _sum([], value)
-    value, tangent = jax.jvp(of_moving, [primals[i] for i in moving], [tangents[i] for i in moving])
+    value, tangent = jax.jvp(with_moving, [primals[i] for i in moving], [tangents[i] for i in moving])
     return value, tangent
 
 

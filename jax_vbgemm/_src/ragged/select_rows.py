@@ -82,11 +82,13 @@ def _moved(x: jax.Array, index: jax.Array, mode: str) -> jax.Array:
 
 def _moved_in_words(x: jax.Array, index: jax.Array, mode: str) -> jax.Array:
     """x[index], as words of 8 bytes: XLA moves rows element by element on CUDA. (On CPUs it takes longer for words.)"""
-    in_word = 8 // x.dtype.itemsize
-    if in_word < 2 or not compat.is_static(x.shape[1:]) or x.shape[1] % in_word:
+    elements_per_word = 8 // x.dtype.itemsize
+    if elements_per_word < 2 or not compat.is_static(x.shape[1:]) or x.shape[1] % elements_per_word:
         return _moved(x, index, mode)
     with jax.enable_x64(True):
-        words = lax.bitcast_convert_type(x.reshape(x.shape[0], x.shape[1] // in_word, in_word), np.uint64)
+        words = lax.bitcast_convert_type(
+            x.reshape(x.shape[0], x.shape[1] // elements_per_word, elements_per_word), np.uint64
+        )
         rows = lax.bitcast_convert_type(_moved(words, index, mode), x.dtype)
     return rows.reshape(index.shape[0], x.shape[1])
 

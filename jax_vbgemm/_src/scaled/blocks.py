@@ -63,8 +63,8 @@ def _reciprocal(dtype: str) -> np.float32:
 def has_kernel(x: jax.Array, dtype: str, block: tuple[int, ...]) -> bool:
     """Whether `quantized` may be a kernel for blocks of these sizes of x, on a platform that has it."""
     of_rows = block == (1,) * (x.ndim - 1) + (SIDE,)
-    of_matrices = x.ndim > 1 and block == (1,) * (x.ndim - 2) + (SIDE, SIDE)
-    return dtype.startswith("float8") and (of_rows or of_matrices) and compat.is_static(x.shape) and x.size > 0
+    per_matrix = x.ndim > 1 and block == (1,) * (x.ndim - 2) + (SIDE, SIDE)
+    return dtype.startswith("float8") and (of_rows or per_matrix) and compat.is_static(x.shape) and x.size > 0
 
 
 FORMS = ("plain", "gated", "gated_gradient")

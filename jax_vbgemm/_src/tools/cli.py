@@ -163,14 +163,14 @@ def run(arguments: list[str] | None) -> int:
             parser.error(str(error))
         return 0
     try:
-        problems, of_file = read_shapes(options.file)
-        dtype = options.dtype or of_file.get("dtype", "float32")
+        problems, file_options = read_shapes(options.file)
+        dtype = options.dtype or file_options.get("dtype", "float32")
         made = vb.plan(
             problems,
             dtype=_DTYPES.get(dtype, dtype),
             device=options.device,
             planner=options.planner,
-            precision=options.precision or of_file.get("precision"),
+            precision=options.precision or file_options.get("precision"),
         )
         print(made)
         if options.plot is not None:

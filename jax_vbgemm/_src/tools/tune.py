@@ -34,7 +34,7 @@ from jax_vbgemm._src.tools.timing import seconds_in_loop
 from jax_vbgemm._src.util.shown import shown
 
 # A plan is measured if its predicted time is within this factor of the best; the error of the model is smaller.
-_PROMISING = 1.5
+_MAX_RATIO = 1.5
 _MOST_TILES = 8
 
 
@@ -183,7 +183,7 @@ def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogu
         narrower = narrower_searches(own.draft(problems, device, catalogue).runs, catalogue, worth.kernels)
         planners = {"makespan": own} | {f"makespan {name}": search for name, search in narrower.items()} | planners
     drafts = {name: planner.draft(problems, device, catalogue) for name, planner in planners.items()}
-    limit = _PROMISING * min(draft.seconds for draft in drafts.values())
+    limit = _MAX_RATIO * min(draft.seconds for draft in drafts.values())
     near = [name for name, draft in drafts.items() if draft.seconds <= limit]
     for variants in registered:  # of each planner, all variants are measured or none
         if set(near) & set(variants):

@@ -113,10 +113,10 @@ def _on_gpu(
         aligned = sizes.aligned(catalogue.element_bytes)[runs.problem[mine]]
         each = _gpu_tiles(depth[mine], runs.tile_id[mine], aligned, catalogue, device, sharing)
         if block_first is not None:
-            of_run = np.zeros(len(runs))
-            of_run[mine] = each
+            run_seconds = np.zeros(len(runs))
+            run_seconds[mine] = each
             # A block without tiles of this kernel has count 0, so that it is not taken for the longest.
-            each = np.add.reduceat(of_run.take(run_of_tile), block_first[:-1])
+            each = np.add.reduceat(run_seconds.take(run_of_tile), block_first[:-1])
         each = each + device.block_latency
         seconds += makespan_of_blocks(each, count, device.units * sharing, device.tail)
         seconds += device.launch_seconds
@@ -207,8 +207,8 @@ def least_seconds(
     for name, members in kernels.items():
         tile_m, tile_n = math.gcd(*(tile.m for tile in members)), math.gcd(*(tile.n for tile in members))
         elements = tile_counts(sizes, tile_m, tile_n) * (tile_m * tile_n)
-        of_set = pace[[row[tile.index] for tile in members]].min(axis=0)
-        found[name] = weighted_sum(of_set, elements) / device.units
+        set_pace = pace[[row[tile.index] for tile in members]].min(axis=0)
+        found[name] = weighted_sum(set_pace, elements) / device.units
     return found
 
 
@@ -226,10 +226,10 @@ def least_of_whole_problems(
     work = _unit_seconds(sizes, tiles, catalogue, device) * count
     row = {tile.index: i for i, tile in enumerate(tiles)}
 
-    def of_set(members: Sequence[TileShape]) -> float:
+    def set_pace(members: Sequence[TileShape]) -> float:
         return float(work[[row[tile.index] for tile in members]].min(axis=0).sum()) / device.units
 
-    return {name: min(map(of_set, sets)) for name, sets in planners.items()}
+    return {name: min(map(set_pace, sets)) for name, sets in planners.items()}
 
 
 def _each_once(sets: Iterable[Sequence[TileShape]]) -> list[TileShape]:
@@ -281,8 +281,8 @@ def gpu_makespan(longest: float, work: float, blocks: float, slots: int, tail: f
     A free slot takes the next block, so that no block begins later than `longest` times the number of full rounds.
     `tail` is the device's coefficient for blocks that do not end together.
     """
-    at_the_end = tail * work / blocks if blocks > slots else 0.0
-    return max(longest, min(work / slots + at_the_end, math.ceil(blocks / slots) * longest))
+    tail_seconds = tail * work / blocks if blocks > slots else 0.0
+    return max(longest, min(work / slots + tail_seconds, math.ceil(blocks / slots) * longest))
 
 
 def makespan_of_blocks(block_seconds: Floats, count: Ints, slots: int, tail: float) -> float:
@@ -336,8 +336,8 @@ def gpu_pace(
     tk = tile.k[tile_id]
     calibrated = _calibration(device.calibration, catalogue)
     if calibrated is not None:
-        of_tile = calibrated[:, :, tile_id]
-        fixed, step, shared_fixed, shared_step = np.where(aligned, of_tile[:, 0], of_tile[:, 1])
+        tile_coefficients = calibrated[:, :, tile_id]
+        fixed, step, shared_fixed, shared_step = np.where(aligned, tile_coefficients[:, 0], tile_coefficients[:, 1])
         depth = step_depth(tk, catalogue.element_bytes)
         return Pace(fixed, step, sharing * shared_fixed, sharing * shared_step, depth)
     tm, tn, threads = tile.m[tile_id], tile.n[tile_id], tile.threads[tile_id]

@@ -305,8 +305,8 @@ def _predicted(gpu: Gpu, problem: _Problem, slots: Ints, t2: Number, t3: Number,
     rest = threads - full * slots
     rounds = full + (rest > 0)
     in_full_rounds = _seconds(gpu, problem, t2, t3, np.maximum(slots, 1)) * (full * slots / threads)
-    in_the_last = _seconds(gpu, problem, t2, t3, np.maximum(rest, 1)) * (rest / threads)
-    return np.where(slots > 0, in_full_rounds + in_the_last + rounds * gpu.memory_latency, np.inf)
+    last_wave_seconds = _seconds(gpu, problem, t2, t3, np.maximum(rest, 1)) * (rest / threads)
+    return np.where(slots > 0, in_full_rounds + last_wave_seconds + rounds * gpu.memory_latency, np.inf)
 
 
 def _seconds(gpu: Gpu, problem: _Problem, t2: Number, t3: Number, threads: Ints) -> Floats:

@@ -65,7 +65,7 @@ def _rules(catalogue: Catalogue) -> Rules:
     return catalogue.rules
 
 
-def _are_deep_and_held(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+def _are_deep_and_fit(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """Which problems have a deep K, and a result that fits one tile of DEEP."""
     held = np.zeros(len(sizes.m), bool)
     for tile in DEEP.tiles_of(catalogue):
@@ -128,7 +128,7 @@ def _narrowest_that_hold(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[
         catalogue = alone
     elif (shapes_of(sizes) == Shape.ISM2).all():
         catalogue = catalogue.only(lambda tile: tile.is_far_longer and tile.m > tile.n)
-    catalogue = without_too_long(ROWS, sizes.n, sizes, catalogue)
+    catalogue = without_overlong(ROWS, sizes.n, sizes, catalogue)
     return _narrowest(sizes.n, lambda tile: tile.n, ROWS, catalogue)
 
 
@@ -157,7 +157,7 @@ def are_many(rows: int, catalogue: Catalogue) -> bool:
     return rows >= (many if catalogue.element_bytes > 4 else many // 4)
 
 
-def without_too_long(family: Family, few: Ints, sizes: ProblemSizes, catalogue: Catalogue) -> Catalogue:
+def without_overlong(family: Family, few: Ints, sizes: ProblemSizes, catalogue: Catalogue) -> Catalogue:
     """The catalogue without long tiles of the family whose blocks would move too many bytes, if shorter ones are as
     wide."""
     largest_block = _rules(catalogue).largest_block
@@ -208,7 +208,7 @@ def _lowest_that_hold(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[[Ti
     elif (sizes.m <= SKINNY).all():
         catalogue = catalogue.only(lambda tile: tile.is_far_longer and tile.n > tile.m)
     if (sizes.m <= _rules(catalogue).few_columns).all():  # with more rows, the longer tiles were measured to be as fast
-        catalogue = without_too_long(COLUMNS, sizes.m, sizes, catalogue)
+        catalogue = without_overlong(COLUMNS, sizes.m, sizes, catalogue)
     return _narrowest(sizes.m, lambda tile: tile.m, COLUMNS, catalogue)
 
 
@@ -256,7 +256,7 @@ def _are_large(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
 
 
 DOTS = Family(lambda tile: tile.kernel in DOT_PRODUCTS, _have_long_rows, _narrowest_dots, last=True)
-DEEP = Family(lambda tile: tile.kernel == SHARED_DEPTH, _are_deep_and_held, _smallest_that_hold)
+DEEP = Family(lambda tile: tile.kernel == SHARED_DEPTH, _are_deep_and_fit, _smallest_that_hold)
 ROWS = Family(
     lambda tile: tile.kernel in WHOLE_ROWS and tile.m > tile.n, _have_few_columns, _narrowest_that_hold, last=True
 )

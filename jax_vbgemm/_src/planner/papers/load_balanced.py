@@ -157,7 +157,7 @@ class LoadBalanced(PaperPlanner):
             catalogue,
             planner=self.name,
             tile_id=np.array([tile.index for tile in tiles])[tile_class],
-            tlp=int(device.wave_size * active(_of_classes(waves, tile_class))),
+            tlp=int(device.wave_size * active(_class_waves(waves, tile_class))),
             replaced=replaced,
         )
 
@@ -224,7 +224,7 @@ class _Passes:
             below = demoted - 1
             members = np.flatnonzero(tile_class == demoted)  # including those demoted into the class before
             # Waves after demoting none, one, two, ... of the members; the other classes stay unchanged.
-            now = np.repeat(_of_classes(self.waves, tile_class)[:, None], len(members) + 1, axis=1)
+            now = np.repeat(_class_waves(self.waves, tile_class)[:, None], len(members) + 1, axis=1)
             now[demoted, 1:] -= np.cumsum(self.waves[demoted, members])
             now[below, 1:] += np.cumsum(self.waves[below, members])
             tlp = self.active(now)
@@ -240,7 +240,7 @@ class _Passes:
     def by_batch(self, tile_class: Ints) -> Ints:
         """Every problem by a class in each pass."""
         most, best = -1.0, tile_class
-        while (tlp := float(self.active(_of_classes(self.waves, tile_class)))) < self.enough:
+        while (tlp := float(self.active(_class_waves(self.waves, tile_class)))) < self.enough:
             if tlp * _SAME > most:
                 most, best = tlp, tile_class
             if not tile_class.any():
@@ -255,7 +255,7 @@ def _demoted(tile_class: Ints, members: Ints) -> Ints:
     return tile_class
 
 
-def _of_classes(waves: Floats, tile_class: Ints) -> Floats:
+def _class_waves(waves: Floats, tile_class: Ints) -> Floats:
     """Waves of each class, where waves[c, i] are those of problem i in class c. Whole numbers, exact up to 2**53."""
     own = waves[tile_class, np.arange(len(tile_class))]
     # bincount of an empty array gives integers

@@ -22,7 +22,7 @@ from jax_vbgemm._src.planner.model.tile_families import (
     STREAMING,
     are_many,
     has_two_rows_a_thread,
-    without_too_long,
+    without_overlong,
 )
 from jax_vbgemm._src.planner.papers.options import check_choice, check_count, check_number
 from jax_vbgemm._src.planner.papers.paper_planner import PaperPlanner
@@ -206,14 +206,14 @@ def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: Problem
         tile_id = chosen(streaming)
         kernel = catalogue.columns.kernel[tile_id]
         launched = np.unique(kernel[sizes.has_products])
-        own = [index for index in launched.tolist() if _can_be_left_out(catalogue.kernels[index], catalogue)]
+        own = [index for index in launched.tolist() if _is_dispensable(catalogue.kernels[index], catalogue)]
         if len(launched) <= MAX_SEARCHED or not own:
             return tile_id
         least = min(own, key=lambda index: float(elements[kernel == index].sum()))
         streaming &= kernel != least
 
 
-def _can_be_left_out(kernel: str, catalogue: Catalogue) -> bool:
+def _is_dispensable(kernel: str, catalogue: Catalogue) -> bool:
     """Whether tall and skinny problems alone are given to a kernel, which ordinary kernels can compute as well."""
     return _is_of_one_family(kernel) or LONG.has(catalogue.any_tile_of(kernel))
 
@@ -311,7 +311,7 @@ def _streaming(problem: Problem, shape: Shape, catalogue: Catalogue) -> list[Til
         if not are_many(problem.batch * many, catalogue):
             return []
         # tcf is profiled offline (section 5.2): blocks of too many bytes were slower.
-        return list(family.tiles_of(without_too_long(family, few, one, catalogue)))
+        return list(family.tiles_of(without_overlong(family, few, one, catalogue)))
     if shape != Shape.TSM2:
         return []
     if bool(one.rows_along.all()) if measured is None else DOTS.suits(one, catalogue).all():

@@ -20,7 +20,7 @@ from jax_vbgemm._src.problem import ProblemSizes
 
 # How many upper bounds of the longest block's time are tried, between the smallest possible time and no bound. (With 4,
 # the published plans are 0.1% slower by the model; with 12 they are 0.1% faster, and planning takes 1.2 times as long.)
-_LIMITS = 6
+_NUM_LIMITS = 6
 
 # The least steps of a K slice: while one step is computed, the next one is loaded.
 FEWEST_STEPS = 2
@@ -113,7 +113,7 @@ def candidates(
     end = float(longest.max()) if cheapest is None else cheapest.end
     least = max(float(total.min(axis=0).sum()) / slots, splits.shortest)
     if end > least:
-        for limit in np.geomspace(end, least, _LIMITS + 1)[1:]:
+        for limit in np.geomspace(end, least, _NUM_LIMITS + 1)[1:]:
             split = splits.within(float(limit), longest, total)
             if split is not None:
                 yield split
@@ -155,7 +155,7 @@ def _within_limits(rows: Ints, count: Ints, longest: Floats, total: Floats, slot
         return
     found = figures(work.argmin(axis=0))
     yield found
-    for limit in np.geomspace(high, low, _LIMITS) * (1 + 1e-9):
+    for limit in np.geomspace(high, low, _NUM_LIMITS) * (1 + 1e-9):
         if found.end <= found.work / slots:
             return  # a lower limit would only add work
         if limit < found.end:
@@ -203,10 +203,10 @@ class Splits:
             return None
         is_split = ~whole[choice, every]
         row = np.minimum(choice, singles - 1)
-        of_problem = np.where(is_split, slices[row, every], 1)
+        problem_slices = np.where(is_split, slices[row, every], 1)
         time = np.where(is_split, seconds[row, every], longest[choice, every])
-        of_choice = self._count[choice, every] * of_problem
-        blocks, sums = float(of_choice.sum()), float((of_choice * self._area[row])[is_split].sum())
+        choice_blocks = self._count[choice, every] * problem_slices
+        blocks, sums = float(choice_blocks.sum()), float((choice_blocks * self._area[row])[is_split].sum())
         if ready_bytes(blocks, float(self._count[choice, every][is_split].sum())) > MAX_BYTES:
             return None
-        return Candidate(choice, blocks, float(time.max()), float(chosen.sum()), of_problem, time, sums)
+        return Candidate(choice, blocks, float(time.max()), float(chosen.sum()), problem_slices, time, sums)

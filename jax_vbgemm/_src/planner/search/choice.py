@@ -85,8 +85,8 @@ class _Costs(NamedTuple):
     """
 
     slots: int
-    of_tile: Floats
-    of_edge: Floats
+    tile_seconds: Floats
+    edge_seconds: Floats
     longest: Floats
     total: Floats
     least: float
@@ -121,14 +121,14 @@ class _Table:
         """The costs while `sharing` blocks share a unit."""
         seconds = block_seconds(self._sizes, self._tiles, self._catalogue, self._device, sharing)
         slots = self._device.units * sharing
-        of_tile, of_edge = seconds[self._tile_row], seconds[self._edge_row]
-        longest = np.maximum(of_tile * self._has_inside, of_edge * self._has_outside)
-        total = of_tile * self._inside + of_edge * self._outside
+        tile_seconds, edge_seconds = seconds[self._tile_row], seconds[self._edge_row]
+        longest = np.maximum(tile_seconds * self._has_inside, edge_seconds * self._has_outside)
+        total = tile_seconds * self._inside + edge_seconds * self._outside
         shortest, share = float(longest.min(axis=0).max(initial=0)), float(total.min(axis=0).sum()) / slots
         splits = None
         if shortest > share:
             splits = Splits(self._sizes, self._options, self.count, self._catalogue, self._device, sharing)
-        return _Costs(slots, of_tile, of_edge, longest, total, max(shortest, share), splits)
+        return _Costs(slots, tile_seconds, edge_seconds, longest, total, max(shortest, share), splits)
 
     def besides(self, found: Candidate) -> float:
         """Seconds that are in no block: reducing partial sums, and fetching the instructions of each further tile
@@ -147,6 +147,6 @@ class _Table:
         at = chosen, self._every
         longest = costs.longest[at] if found.longest is None else found.longest
         blocks = np.concatenate((self._inside[at] * slices, self._outside[at]))
-        each = np.concatenate((np.where(slices > 1, longest, costs.of_tile[at]), costs.of_edge[at]))
+        each = np.concatenate((np.where(slices > 1, longest, costs.tile_seconds[at]), costs.edge_seconds[at]))
         makespan = makespan_of_blocks(each, blocks, costs.slots, self._device.tail) + besides
         return TileChoice(makespan, self._options, chosen, slices, longest)

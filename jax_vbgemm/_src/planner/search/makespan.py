@@ -77,13 +77,13 @@ class Makespan(DraftPlanner):
             raise ValueError(f"Makespan: it plans for GPUs, but {device.name!r} is a {device.device_type}")
         if len(catalogue) == 0:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
-        sizes, among = ProblemSizes.of(problems), self._among(catalogue)
+        sizes, among = ProblemSizes.of(problems), self._allowed_tiles(catalogue)
         families = families_of(sizes, among)
         if 0 < _slower_reads(are_of(DOTS, families), sizes, device, catalogue) < device.launch_seconds:
             families = families_of(sizes, without_dot_products(among))
         streamed = are_read_fastest(families, sizes, device.rules)
-        one = _of_one_kernel(problems, device, catalogue, among)
-        several = _of_a_kernel_each(problems, families, device, catalogue, among)
+        one = _search_one_kernel(problems, device, catalogue, among)
+        several = _search_by_family(problems, families, device, catalogue, among)
         # Small problems are not large, but a second launch for a few of them may take longer than tiles that are mostly
         # empty.
         if are_of(LARGE, families).any() and are_copied_by_tma(sizes, catalogue).all():
@@ -97,7 +97,7 @@ class Makespan(DraftPlanner):
 
         return min([one, *several], key=seconds)
 
-    def _among(self, catalogue: Catalogue) -> Catalogue:
+    def _allowed_tiles(self, catalogue: Catalogue) -> Catalogue:
         """The tiles that may be chosen."""
         if self.kernel is None and self.without is None:
             return catalogue
@@ -124,7 +124,7 @@ def _slower_reads(problems: NDArray[np.bool_], sizes: ProblemSizes, device: Devi
 
 def by_one_tile(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, tile: TileShape) -> Draft:
     """The search with one tile shape: it only decides how K is split, and the order of blocks."""
-    return _of_one_kernel(problems, device, catalogue, replace(catalogue, tiles=(tile,)))
+    return _search_one_kernel(problems, device, catalogue, replace(catalogue, tiles=(tile,)))
 
 
 def narrower_searches(runs: Runs, catalogue: Catalogue, kernels: Sequence[str]) -> dict[str, Makespan]:
@@ -136,7 +136,7 @@ def narrower_searches(runs: Runs, catalogue: Catalogue, kernels: Sequence[str]) 
     return found | {f"without {tile.name}/{tile.threads}": Makespan(without=tile.key) for tile in taken}
 
 
-def _of_a_kernel_each(
+def _search_by_family(
     problems: Sequence[Problem], families: Ints, device: DeviceSpec, catalogue: Catalogue, among: Catalogue
 ) -> list[Draft]:
     """Drafts with several launches: one for tall and skinny problems and one for other problems, one for large problems
@@ -149,7 +149,7 @@ def _of_a_kernel_each(
 
     @cache
     def search(members: tuple[int, ...]) -> Draft:
-        return _of_one_kernel(tuple(problems[i] for i in members), device, catalogue, among)
+        return _search_one_kernel(tuple(problems[i] for i in members), device, catalogue, among)
 
     def apart(groups: Ints) -> list[tuple[Ints, Draft]]:
         """The members of each group and their draft; empty where there is one group."""
@@ -197,7 +197,9 @@ def _fits_descriptors(draft: Draft) -> bool:
     return not split.any() or ready_bytes(runs.num_tiles, int(runs.count[split].sum())) <= _MOST_BYTES_JOINED
 
 
-def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, among: Catalogue) -> Draft:
+def _search_one_kernel(
+    problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, among: Catalogue
+) -> Draft:
     """The best draft whose tiles all belong to one kernel and are in the catalogue `among`."""
     sizes = ProblemSizes.of(problems)
     draft = _draft_for(problems, sizes, device, catalogue, among)
@@ -276,7 +278,7 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: ProblemSizes, found: T
     rules = device.rules
     if rules is not None and len(runs) and stream_deep(catalogue.by_index[int(runs.tile_id[0])], sizes.with_products()):
         even = _evenly_split(sizes, found, rules, device, catalogue)
-        return _place_by_place(_draft(problems, sizes, even, device, catalogue))
+        return _slices_adjacent(_draft(problems, sizes, even, device, catalogue))
     is_split = found.slices[runs.problem] > 1
     blocks, whole = runs.num_tiles, int(runs.count[~is_split].sum())
     if blocks == whole:
@@ -292,7 +294,7 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: ProblemSizes, found: T
     in_one_round = [filled(device.units * sharing) for sharing in range(resident, 0, -1)]
     if tile.kernel == SHARED_DEPTH and rules is not None:
         least = min(each.seconds for each in [*in_one_round, draft])
-        return next((each for each in in_one_round if each.seconds <= least * rules.hardly_slower), draft)
+        return next((each for each in in_one_round if each.seconds <= least * rules.tie_tolerance), draft)
     slots = device.units * resident
     in_more = [filled(blocks // slots * slots)] if blocks >= 2 * slots else []
     best = min([*in_one_round, *in_more], key=lambda each: each.seconds)
@@ -316,7 +318,7 @@ def _evenly_split(
     return replace(found, slices=slices)
 
 
-def _place_by_place(draft: Draft) -> Draft:
+def _slices_adjacent(draft: Draft) -> Draft:
     """The draft with the K slices of each tile next to each other in the order of blocks. Blocks that run at the same
     time then read different columns of A, which are in different banks of the memory (5% faster;
     docs/design/tall-skinny.md, T17).

@@ -80,9 +80,9 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
 
     Raises ValueError, naming the device, for a figure that is missing or unknown.
     """
-    of_architecture = architectures()[architecture]
+    architecture_table = architectures()[architecture]
     platform = platform_of(architecture)
-    occupancy: dict[str, Any] = {key: of_architecture.get(key) for key in _OCCUPANCY}
+    occupancy: dict[str, Any] = {key: architecture_table.get(key) for key in _OCCUPANCY}
     hardware = _frozen(tables["hardware"])
     costs = _assumed_costs().get(platform, {}) | tables.get("costs", {})
     papers = _thresholds(hardware.get("units", 0), occupancy) | tables.get("papers", {})
@@ -98,7 +98,7 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
             dots=DotRates(**_frozen(tables["dots"])) if "dots" in tables else None,
             calls=CallCosts(**tables["calls"]) if "calls" in tables else None,
             collectives=tuple((key, CollectiveRate(**rate)) for key, rate in tables.get("collectives", {}).items()),
-            note=_note(architecture, of_architecture),
+            note=_note(architecture, architecture_table),
             **occupancy,
             **hardware,
             **costs,
@@ -112,10 +112,12 @@ def _note(architecture: str, table: Mapping[str, Any]) -> str:
     """What plans for an architecture say of it, by its table."""
     if table.get("built", True):
         return ""
-    lender = table["resources"]
-    if lender == architecture:
+    resources_from = table["resources"]
+    if resources_from == architecture:
         return f"no kernels are built for {architecture}: it is described for plans only"
-    return f"no kernels are built for {architecture}: planned with the registers and shared memory of {lender}'s"
+    return (
+        f"no kernels are built for {architecture}: planned with the registers and shared memory of {resources_from}'s"
+    )
 
 
 def _entry(name: str) -> Entry:

@@ -31,7 +31,7 @@ class Rules:
 
     How the search splits K (search/makespan.py):
 
-    hardly_slower: ratio of predicted times within which deep tiles get the most K slices.
+    tie_tolerance: ratio of predicted times within which deep tiles get the most K slices.
     clearly_faster: ratio of predicted times below which the K slices of full rounds are taken.
     min_slot_fill: the fraction of the device's slots that the K slices of streaming tiles have to fill.
     most_read: upper bound of the bytes of A that one block of streaming tiles reads.
@@ -55,7 +55,7 @@ class Rules:
     fewest_filled: int
     many_elements: int
     many_transposed_elements: int
-    hardly_slower: float
+    tie_tolerance: float
     clearly_faster: float
     min_slot_fill: float
     most_read: int

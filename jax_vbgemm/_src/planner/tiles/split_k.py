@@ -15,7 +15,7 @@ from jax_vbgemm._src.planner.tiles.pieces import Pieces
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, offsets
 
 # How many numbers of slices are tried: as a rule one of the first few fills the device, or none does.
-_TRIED = 256
+_MAX_TRIED = 256
 
 # From so many rounds on it matters little how full the last round is, as blocks no longer end at the same time.
 _ROUNDS_ENOUGH = 3
@@ -104,7 +104,7 @@ def fewest_filling_slices(
     short_enough = 1 if most_steps is None else int(ceil_div(steps.max(), most_steps))
     least = max(int(filled * slots / tiles.sum()), int(filled * slots * steps.max() / work), short_enough, 1)
     least = min(least, most)
-    for parts in range(least, min(most, least + _TRIED) + 1):
+    for parts in range(least, min(most, least + _MAX_TRIED) + 1):
         longest = ceil_div(steps.max(), parts)
         each, slices = even_slices(steps, ceil_div(steps, longest))
         blocks = float((slices * tiles).sum())
