@@ -1,4 +1,4 @@
-"""How a block-sparse contraction is computed: by one call, by XLA's dots, or by symmray in its own way."""
+"""Chooses how a block-sparse contraction is computed: by one call, by XLA's dots, or by symmray's default method."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from jax_vbgemm._src.planner.single_dots import Alternative, ChosenSplit, Member
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 from jax_vbgemm._src.util import compat
 
-_MOST_DOTS = 48  # of a contraction: XLA compiles each by itself, which takes some milliseconds
+_MOST_DOTS = 48  # dots per contraction: XLA compiles each one separately, which takes a few milliseconds
 
 
 def left_to_xla(
     work: Contraction, *, has_native: bool, signed: bool = False, **options: Any
 ) -> frozenset[Sector] | None:
     """The sectors of the result that XLA should compute by dots, by the cost model: all, or none, or those with large
-    products. None instead if symmray's own way is predicted to be the fastest, and `has_native`.
+    products. None if symmray's default method is predicted to be the fastest, which is only considered with
+    `has_native`.
 
     signed: whether the contraction multiplies blocks by signs.
     """
@@ -34,7 +35,9 @@ def left_to_xla(
     if choice.alternative:
         return None
     if work.packed and not all(choice.alone):
-        return frozenset()  # dots take blocks out of their buffer and into another: 1400 us for a chain that takes 1050
+        return (
+            frozenset()
+        )  # dots copy blocks out of one buffer and into another: 1400 us for a chain that takes 1050 us otherwise
     return frozenset(sector for sector, alone in zip(work.segments, choice.alone, strict=True) if alone)
 
 
@@ -48,7 +51,7 @@ def _choice(
     planner: Any,
     implementation: str | None,
 ) -> ChosenSplit | None:
-    """The fastest way; None where the caller asks for one, or where the cost model does not know the products."""
+    """The fastest method; None if the caller asks for one, or if the cost model does not know the products."""
     device, (dtype, other), precision = backends.traced_target(), work.dtypes, canonical_precision(precision)
     if implementation is not None or resolve_planner(planner) != Auto() or not work.segments:
         return None
@@ -79,7 +82,7 @@ def members_of(work: Contraction) -> tuple[Member, ...]:
     members: list[Member] = []
     passed: set[int] = set()
     for pairs in work.segments.values():
-        # One array is the result, or the buffer of all results, which the first member counts, as it does copies.
+        # The result, or the buffer of all results, is one array; the first member accounts for it and for the copies.
         dots, arrays, copied = [], 0 if work.packed and members else 1, []
         copied += [moved.elements for moved in work.moved if moved is not None and not members]
         for pair in pairs:
@@ -97,7 +100,7 @@ def members_of(work: Contraction) -> tuple[Member, ...]:
 
 
 def native_alternative(work: Contraction, signed: bool = False) -> Alternative:
-    """symmray's default way, which copies blocks into larger ones before it multiplies them.
+    """symmray's default method, which copies blocks into larger ones before it multiplies them.
 
     Charges are conserved. So the blocks of a tensor fall into classes, in which each combination of charges of the free
     axes meets each one of the contracted axes: a class is one larger block.

@@ -23,8 +23,8 @@ Segments = dict[Sector, list[tuple[Sector, Sector]]]
 
 
 class Form(NamedTuple):
-    """How a block becomes a matrix of the axes `rows` and `columns`: a view with other dimensions; an array transposed
-    to `order`, unless that is None, and then reshaped.
+    """How a block becomes a matrix of the axes `rows` and `columns`: a view is reshaped in place; an array is
+    transposed to `order`, unless that is None, and reshaped.
 
     shape: of the wanted matrix. transposed: whether the block holds the transpose of it.
     """
@@ -50,7 +50,7 @@ class Contraction:
     blocks that are used. passed: the number of the array or buffer that each of these blocks is passed in, for a and b.
     axes_a, axes_b: the contracted axes, in the order in which they are merged. free_a, free_b: the free axes. rows,
     columns: the free axes in the order in which they are merged, which is the order in memory. moved: for a and b, the
-    structure of a copy of the tensor whose blocks are matrices; None where its blocks are read in place.
+    structure of a copy of the tensor whose blocks are matrices; None if its blocks are read in place.
     """
 
     def __init__(self, a: Blocks, b: Blocks, axes: tuple[Axes, Axes], *, packed: bool = False) -> None:
@@ -136,7 +136,9 @@ class Contraction:
         if in_call and self.packed:
             dtype = jnp.dtype(preferred_element_type or jnp.result_type(*self.dtypes))
             structure = self.structure({sector: shapes[sector] for sector in in_call}, dtype)
-            buffer = jnp.zeros(structure.elements, dtype)  # covered by the results, so that the call does not get it
+            buffer = jnp.zeros(
+                structure.elements, dtype
+            )  # fully overwritten by the results, so the call does not read it
             windows = {
                 sector: View.with_layout(buffer, self._matrix(layout)) for sector, layout in structure.layout_of.items()
             }
@@ -156,7 +158,7 @@ class Contraction:
 
     @property
     def _merged(self) -> Axes:
-        """The result's axes in the order in which products have them: those of `rows`, then those of `columns`."""
+        """The result's axes in the order of a product: first `rows`, then `columns`."""
         places = {axis: place for place, axis in enumerate(self.free_a)}
         others = {axis: len(places) + place for place, axis in enumerate(self.free_b)}
         return (*(places[axis] for axis in self.rows), *(others[axis] for axis in self.columns))
@@ -222,9 +224,9 @@ def _in_memory(shape: tuple[int, ...], order: Axes) -> bool:
 
 
 def _strided_elements(x: Blocks, sectors: Iterable[Sector], rows: Axes, columns: Axes, *, contracted: Axes) -> int:
-    """The number of elements of the arrays that have to be copied, as in place they are neither a matrix of these rows
-    and columns nor its transpose, and of the views whose contracted axes are not one stride apart: each product of
-    those becomes several."""
+    """The number of elements of arrays that must be copied, because in place they are neither a matrix of these rows
+    and columns nor its transpose, and of views whose contracted axes do not share one stride, which turns each product
+    into several."""
     apart = 0
     for sector in sectors:
         block = x.blocks[sector]
@@ -237,12 +239,12 @@ def _strided_elements(x: Blocks, sectors: Iterable[Sector], rows: Axes, columns:
 
 
 def _is_strided(view: View, axes: Axes) -> bool:
-    """Whether the elements of these axes are not one stride apart."""
+    """Whether the elements of these axes cannot be traversed with a single stride."""
     return len(merge((size, (stride,)) for size, stride in _levels(view.layout, axes))) > 1
 
 
 def _moved(x: Blocks, sectors: Collection[Sector], order: Axes, *, contracted: Axes) -> Structure | None:
-    """The structure of a copy with the axes in this order in memory; None where it is better to read blocks in place.
+    """The structure of a copy with the axes in this order in memory; None if it is better to read blocks in place.
 
     A product of views whose contracted axes are apart becomes several, each with a part of K. Where these are most of
     the elements, one copy of all blocks takes less time: on a CPU, 100 us in place of 700 for 85 blocks of 32,000

@@ -63,8 +63,8 @@ def fewest_negations(work: Contraction, a: Blocks, b: Blocks, signs: Signs, *, b
 
 
 def with_signs(blocks: Mapping[Sector, Operand], negative: Collection[Sector]) -> dict[Sector, Operand]:
-    """The blocks, those of the sectors `negative` times -1. Windows of a buffer stay windows of one buffer, which is
-    negated in part by one operation; arrays are negated in one operation, too, which on a GPU is a single kernel."""
+    """The blocks, with those of the sectors `negative` negated. Windows of a buffer stay windows of one buffer, which
+    is negated in part by one operation; arrays are negated in one operation, too, which on a GPU is a single kernel."""
     results = dict(blocks)
     if not negative:
         return results

@@ -21,7 +21,7 @@ from jax_vbgemm._src.matmul.view import dense
 
 
 def check_arrays(function: str, a: Any, b: Any, axes_a: Axes, axes_b: Axes) -> None:
-    """Raises where these axes of two arrays of symmray cannot be contracted."""
+    """Raises if these axes of two arrays of symmray cannot be contracted."""
     if a.symmetry != b.symmetry or _is_fermionic(a) != _is_fermionic(b):
         raise TypeError(
             f"{function}: a is a {_kind(a)} but b is a {_kind(b)}: both must have one symmetry and statistics"
@@ -44,7 +44,8 @@ def contract_arrays(function: str, a: Any, b: Any, axes: tuple[Axes, Axes], *, p
     if packed:
         blocks_a, blocks_b = (_in_one_buffer(x) for x in given)
     work = Contraction(blocks_a, blocks_b, axes, packed=packed)
-    # symmray's own way takes blocks out of their buffer: thousands of operations, which take a minute to compile.
+    # symmray's default method copies blocks out of their buffer: thousands of operations, which take a minute to
+    # compile.
     by_xla = left_to_xla(work, has_native=not packed, signed=_is_fermionic(a), **options)
     if by_xla is None:
         a, b = (x.copy_with(blocks=blocks.blocks) for x, blocks in zip((a, b), given, strict=True))
@@ -76,7 +77,7 @@ def contract_arrays(function: str, a: Any, b: Any, axes: tuple[Axes, Axes], *, p
 
 
 def _in_one_buffer(x: Blocks) -> Blocks:
-    """The tensor with its blocks in one buffer: as it is, if they are, or else packed."""
+    """The tensor with its blocks in one buffer; unchanged if they already are."""
     if x.blocks and all(isinstance(block, Block) for block in x.blocks.values()):
         return x
     return Blocks(x.function, x.name, pack(x.blocks))

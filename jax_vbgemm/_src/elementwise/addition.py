@@ -37,7 +37,7 @@ def add_scaled(
       alpha, beta: a real number, or a 1-D array with one entry for each member; known or traced. Where beta is 0, y is
         not read, so that NaN in y does not reach the result.
       in_place: whether a kernel writes sums into the memory of the ys. XLA then copies each y that is needed later:
-        pass False where they are. Sums of another dtype have memory of their own.
+        pass False if they are. Sums of another dtype have memory of their own.
       dtype: of the results; None: that of the operands.
 
     Raises:
@@ -77,12 +77,12 @@ def add_scaled(
 
 
 def negated(xs: Sequence[jax.Array]) -> list[jax.Array]:
-    """[-x_i] of floating or complex arrays, also in derivatives in one launch."""
+    """[-x_i] for floating or complex arrays; one launch, in derivatives too."""
     return add_scaled(xs, xs, -1, 0, in_place=False)
 
 
 def _scale(name: str, value: Any, count: int) -> Known | jax.Array:
-    """The scales as numbers where they are known, otherwise as an array of rank 0 or 1."""
+    """The scales: numbers if they are known at trace time, otherwise an array of rank 0 or 1."""
     if isinstance(value, numbers.Real):
         return (float(value),) * count
     if not isinstance(value, jax.Array):
@@ -109,7 +109,7 @@ def _entries(scale: Known | jax.Array, members: Sequence[int]) -> Known | jax.Ar
 
 
 def _sum(alpha: Any, x: jax.Array, beta: Any, y: jax.Array, dtype: Any) -> jax.Array:
-    """alpha x + beta y in a dtype, or that of x and y: the definition of the operation."""
+    """alpha x + beta y in `dtype` (None: the dtype of x and y): the reference semantics."""
     operand_dtype = jnp.result_type(x, y)
     wide = accumulator(operand_dtype)
     x, y = x.astype(wide), y.astype(wide)
@@ -128,7 +128,7 @@ add_scaled_p = jex_core.Primitive("add_scaled")
 
 
 def _parts(operands: Sequence[Any], alpha: Known | None, beta: Known | None) -> tuple[Any, Any, list[Any], list[Any]]:
-    """The alphas, betas, xs and ys in the primitive's operands and parameters."""
+    """The alphas, betas, xs and ys from the primitive's operands and parameters."""
     rest = list(operands)
     scales = [rest.pop(0) if known is None else known for known in (alpha, beta)]
     count = len(rest) // 2
@@ -155,8 +155,8 @@ def _xla_form(
 
 
 def _are_multiples(alpha: Known | None, beta: Known | None) -> bool:
-    """Whether each result is its x times a static number. Such a map is linear: it is its own derivative and, applied
-    to cotangents, its own transpose."""
+    """Whether each result is its x times a static number. Such a map is linear, and it is its own derivative and its
+    own transpose."""
     return alpha is not None and beta is not None and not any(beta)
 
 

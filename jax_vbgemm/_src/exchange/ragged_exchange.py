@@ -1,4 +1,4 @@
-"""ragged_exchange: sends each device some of this device's rows, whose numbers are data.
+"""ragged_exchange: sends some of this device's rows to each device; the row counts are runtime values.
 
 The transpose is the exchange with the transposed numbers: it sends cotangents back to where their rows came from.
 JAX's own rule for `ragged_all_to_all` has to ask the other devices for its offsets again; here every device knows all
@@ -22,7 +22,7 @@ from jax_vbgemm._src.util import compat
 
 
 def ragged_exchange(rows: jax.Array, counts: jax.Array, size: int, axes: tuple[str, ...]) -> jax.Array:
-    """The rows that all devices have for this one, one device after the other: (size, columns), then zeros.
+    """The rows that all devices send to this one, ordered by device: (size, columns), padded with zeros.
 
     For use inside a shard_map over the axes. Derivatives of any order, and vmap over any operand.
 
@@ -42,7 +42,7 @@ def ragged_exchange(rows: jax.Array, counts: jax.Array, size: int, axes: tuple[s
 
 
 def _exclusive_sums(counts: jax.Array, axis: int) -> jax.Array:
-    """The sums of the preceding numbers along an axis."""
+    """Exclusive prefix sums along an axis."""
     return jnp.cumsum(counts, axis, dtype=jnp.int32) - counts
 
 
@@ -94,7 +94,7 @@ def _transpose(cotangent: Any, rows: Any, counts: jax.Array, *, size: int, axes:
 
 def _batch(operands: Sequence[Any], dims: Sequence[Any], **parameters: Any) -> tuple[jax.Array, int]:
     rows, counts = operands
-    if dims[1] is None:  # all members send the same rows: the members' columns are further columns
+    if dims[1] is None:  # all members send the same rows, so the members' columns are concatenated
         rows = jnp.moveaxis(rows, dims[0], 1)
         result = ragged_exchange(rows.reshape(rows.shape[0], -1), counts, **parameters)
         return result.reshape(-1, *rows.shape[1:]), 1

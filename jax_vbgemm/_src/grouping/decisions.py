@@ -1,4 +1,5 @@
-"""Which products become one call: decided on each level, and for the levels that are predicted to be faster."""
+"""Decides which products become one call: for each level, with products on the levels that are predicted to be
+faster."""
 
 from __future__ import annotations
 
@@ -43,14 +44,15 @@ class Decider:
     planner: Planner
 
     def decide(self, live_bytes: int) -> list[Decision]:
-        """The decisions in the order of the levels. Products run where most join if that is predicted to be faster,
-        and else as early as possible, as products that leave a level may leave too few for a call there."""
+        """The decisions in the order of the levels. Products run on the level that most others join if that is
+        predicted to be faster, otherwise as early as possible, because products that leave a level may leave too few
+        for a call there."""
         kinds = {**self.loops, **self._kinds()}
         place_early(self.program, kinds)
         early, earliest_loops = self.on_levels(), self._remaining_loops()
         place(self.program, kinds, live_bytes)
         joined = self.on_levels()
-        # Loops have no predicted time: what joins more of them decides where the products' is the same.
+        # Loops have no predicted time: if the products' times are equal, the choice that joins more loops wins.
         times = [sum(each.split.seconds for each in those) for those in (joined, early)]
         if (times[0], self._remaining_loops()) < (times[1], earliest_loops):
             return joined
@@ -58,13 +60,13 @@ class Decider:
         return early
 
     def _remaining_loops(self) -> int:
-        """The number of loops that remain where those of a kind on a level are one."""
+        """The number of loops that remain when loops of one kind on a level are merged."""
         nodes = (node for node in self.program.nodes if id(node) in self.loops)
         return len({(node.level, self.loops[id(node)]) for node in nodes})
 
     def _kinds(self) -> dict[int, Hashable]:
-        """By the id of its node, what a sum can join. Sums that are so large that they would leave a call of all sums
-        of the program join nothing, so that none waits for them."""
+        """For each sum, by the id of its node, the kind of sums that it can join. Sums so large that they would be
+        taken out of a call of all sums join nothing, so that no other sum waits for them."""
         alike: dict[Hashable, list[int]] = {}
         for key, each in self.sums.items():
             alike.setdefault(each.kind, []).append(key)

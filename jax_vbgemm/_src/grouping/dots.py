@@ -1,4 +1,4 @@
-"""A dot_general as a batch of matrix products: the reshapes it takes, or why XLA should compute it."""
+"""A dot_general as a batch of matrix products: the required reshapes, or the reason why XLA should compute it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Kinds = Mapping[int, Hashable]
 
 
 def place_early(program: Program, kinds: Kinds) -> None:
-    """Sets the level of each node to the earliest: the most nodes of `kinds` on a path of dependencies to it."""
+    """Sets each node's level to the earliest one: the maximum number of nodes of `kinds` on a dependency path to it."""
     _number(program, kinds, {})
 
 
@@ -37,7 +37,8 @@ def place(program: Program, kinds: Kinds, live_bytes: int) -> None:
     _place_users_first(program, kinds, end, lambda node, last: latest.setdefault(id(node), last))
     placed = _Placement(program, kinds, latest, live_bytes).placed(end)
     _number(program, kinds, placed)
-    # What waits for a result together with it, such as the other operand of an addition, is not foreseen.
+    # Values that wait for a result together with it, such as the other operand of an addition, are not taken into
+    # account.
     if _peak(program, end) > peak + live_bytes:
         place_early(program, kinds)
 
@@ -81,7 +82,7 @@ class _Placement:
         self.levels: dict[int, int] = {}
         shared = (kind for kind, count in Counter(self.kinds.values()).items() if count > 1)
         self.scores = {kind: np.zeros(end, np.int64) for kind in shared}
-        self.waiting = np.zeros(end, np.int64)  # on each level, the bytes of operands that only wait
+        self.waiting = np.zeros(end, np.int64)  # per level, the bytes of operands that are live but unused
         self.last_use = _last_uses(self.program, end)
         for node in self.program.nodes:
             scores = self.scores.get(self.kinds.get(id(node)))
@@ -101,7 +102,7 @@ class _Placement:
             waiting[self.last_use[value] - first :] += self.program.bytes[value]
         allowed = np.append(True, np.logical_and.accumulate(waiting <= self.live_bytes))
         level = first + int(np.argmax(np.where(allowed, scores[first : last + 1], -1)))
-        scores[first : self.latest[id(node)] + 1] -= 1  # it is on one level now
+        scores[first : self.latest[id(node)] + 1] -= 1  # it is fixed to one level now
         scores[level] += 1
         for value in operands:
             self.waiting[self.last_use[value] + 1 : level + 1] += self.program.bytes[value]
@@ -120,7 +121,7 @@ def _last_uses(program: Program, end: int) -> dict[Value, int]:
 
 
 def _peak(program: Program, end: int) -> int:
-    """The most bytes of computed values that are alive on one level."""
+    """The maximum number of bytes of computed values that are live on one level."""
     change = np.zeros(end + 2, np.int64)
     for value, level in _last_uses(program, end).items():
         change[level + 1] -= program.bytes[value]

@@ -42,7 +42,7 @@ class Report:
         self._left[f"  {where}: {lhs.dtype}{list(lhs.shape)} x {list(rhs.shape)}", why] += 1
 
     def hint(self, hints: Counter[str]) -> None:
-        """Records the numbers of products for which there are other functions."""
+        """Records the number of products for which other functions are faster."""
         self._hints += hints
 
     def include(self, other: Report) -> None:
@@ -57,7 +57,8 @@ class Report:
         reasons: Counter[str] = Counter()
         for (_, why), count in self._left.items():
             reasons[why] += count
-        head = f"group({self.name}): {self.grouped} products in {_counted(self.calls, 'call')}, {_counted(reasons.total(), 'dot')}"
+        calls, dots = _counted(self.calls, "call"), _counted(reasons.total(), "dot")
+        head = f"group({self.name}): {self.grouped} products in {calls}, {dots}"
         summary = [f"  {_counted(count, 'dot')}: {why}" for why, count in reasons.most_common()]
         seen = [f"  {_counted(count, 'product')} of {what}" for what, count in self._hints.most_common()]
         left = [

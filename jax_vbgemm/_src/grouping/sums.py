@@ -43,7 +43,7 @@ class DotSum:
 
     @property
     def kind(self) -> tuple[Any, Any]:
-        """What the sums of one call have in common."""
+        """The properties that all sums of a call must share."""
         return self.dots[0].dtype, self.dots[0].precision
 
     @cached_property

@@ -68,7 +68,7 @@ def group(
 
     Raises:
       ValueError, TypeError: the planner is unknown or is not a planner, f is not a function, or live_bytes is not a
-        non-negative integer. A call raises TypeError where a result of f is neither an array nor a number.
+        non-negative integer. A call raises TypeError if a result of f is neither an array nor a number.
 
     Examples:
       >>> import jax
@@ -229,7 +229,7 @@ class _Grouping:
                 for value, side in zip(node.operands(env), (dot.lhs, dot.rhs), strict=True):
                     key = id(value), side[:2]
                     if key not in reshaped:
-                        # the value is kept too, as an id is unique only among living objects
+                        # the value is kept too, because ids are unique only among live objects
                         reshaped[key] = value, side(value)
                     operands.append(reshaped[key][1])
                 a, b = (len(operands) - 1, len(operands) - 2) if dot.swapped else (len(operands) - 2, len(operands) - 1)
@@ -255,7 +255,7 @@ class _Grouping:
         return eqn if params == eqn.params else eqn.replace(params=params)
 
     def _grouped(self, body: Any, where: str) -> Any:
-        """A closed jaxpr, or an open one without constants, with its products grouped; unchanged where none are
+        """A closed jaxpr, or an open one without constants, with its products grouped; unchanged if none are
         grouped."""
         is_open = isinstance(body, jex_core.Jaxpr)
         closed = jex_core.ClosedJaxpr(body, ()) if is_open else body
@@ -268,8 +268,8 @@ class _Grouping:
         return new.jaxpr if is_open else new
 
     def _merged(self, nodes: list[Node], where: str) -> Callable[[Env], None] | None:
-        """Runs independent scans of equal length as one scan, each step of which does a step of all; None where no
-        products are grouped by that."""
+        """Runs independent scans of equal length as one scan whose step does a step of each; None if that would not
+        group any products."""
         bodies = [node.eqn.params["jaxpr"] for node in nodes]
         counts = [compat.scan_counts(node.eqn) for node in nodes]
         ends = np.cumsum([len(body.in_avals) for body in bodies])[:-1].tolist()

@@ -17,7 +17,7 @@ def specs_of(
     """The PartitionSpec of each leaf of a tree, or None.
 
     given: a PartitionSpec, a NamedSharding or None for each leaf or subtree, or a function of the tree that returns
-    that. A SingleDeviceSharding is None where the mesh has one device.
+    that. A SingleDeviceSharding is None if the mesh has one device.
 
     Raises:
       TypeError: a leaf is given something else.

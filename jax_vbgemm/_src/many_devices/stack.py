@@ -95,7 +95,7 @@ def sharded_axis(where: str, shape: Sequence[int], spec: Any, axes: MeshAxes) ->
 
 
 def refuse_varying(where: str, x: jax.Array, axes: MeshAxes, slices: str) -> None:
-    """Raises ValueError where the type of an array that all devices of the enclosing shard_map shall hold says that it
+    """Raises ValueError if the type of an array that all devices of the enclosing shard_map shall hold says that it
     varies over `axes`. With check_vma=False types don't tell it.
 
     slices: what the caller of a function of slices shall do.

@@ -52,7 +52,7 @@ class Address(NamedTuple):
 
 
 def address(lhs: Shape, rhs: Shape, term: Term, sizes: TermSizes) -> Address | None:
-    """The address of a product of dense operands; None where the batch dimensions need more than two strides."""
+    """The address of a product of dense operands; None if the batch dimensions need more than two strides."""
     out = Layout.row_major(sizes.result)
     products = addresses((factors(Layout.row_major(lhs), Layout.row_major(rhs), term),), out)
     return None if products is None else products[0]
@@ -72,7 +72,7 @@ def _swapped(layout: Layout) -> Layout:
 def addresses(
     pairs: tuple[tuple[Layout, Layout], ...], out: Layout, source: Layout | None = None, bias: Layout | None = None
 ) -> tuple[Address, ...] | None:
-    """The products of the sum of op(A) op(B) over these pairs of factors; None where no descriptor can express them.
+    """The products of the sum of op(A) op(B) over these pairs of factors; None if no descriptor can express them.
 
     The result is (*batch, m, n). The factors' batch dimensions, the source and the bias broadcast to that shape.
     """

@@ -74,7 +74,7 @@ def batched_matmul(
         promotion, a window reaches past its buffer or overlaps another one of `into`, an operand is sharded over an
         explicit mesh axis, or an option is unknown; the message names the leaf and the rule.
       TypeError: a leaf is not an array, a flag not a bool, a planner not callable, or an option of a wrong type.
-      NotImplementedError: implementation="kernel" where there is no kernel.
+      NotImplementedError: implementation="kernel" if there is no kernel.
 
     Examples:
       >>> import jax.numpy as jnp

@@ -68,7 +68,7 @@ class Call(NamedTuple):
 
 
 def leaves_of(call: Call, option: str, tree: Any) -> list[Any]:
-    """The leaf of the option for each result; None where the option has no leaf."""
+    """The leaf of the option for each result; None if the option has no leaf."""
     if tree is None:
         return [None] * len(call.dtypes)
     try:

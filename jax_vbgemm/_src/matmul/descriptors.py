@@ -42,9 +42,9 @@ class Descriptors(NamedTuple):
 
     words: NDArray[np.int32]  # the constant: problems, epilogues, runs or (ready tiles and split tiles), block_first
     problems: NDArray[np.int64]  # a copy of the problem table for the handler's checks
-    epilogues: NDArray[np.int64]  # a copy of the epilogue table; empty where there are no epilogues
+    epilogues: NDArray[np.int64]  # a copy of the epilogue table; empty if there are no epilogues
     launches: NDArray[np.int32]
-    num_runs: int  # 0 where there are ready tiles instead of runs
+    num_runs: int  # 0 if there are ready tiles instead of runs
     num_tiles: int
     num_blocks: int
     num_splits: int  # tiles whose K is split

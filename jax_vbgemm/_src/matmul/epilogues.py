@@ -20,7 +20,7 @@ from jax_vbgemm._src.util.distinct import distinct
 def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activation: Activation) -> Call:
     """The call with activation(alpha result + beta C + bias) in place of each result.
 
-    ValueError or TypeError where one of them does not fit a result; the message names the leaf and the rule.
+    ValueError or TypeError if one of them does not fit a result; the message names the leaf and the rule.
     """
     name, function = resolve_activation(call.name, activation)
     in_kernel = [name if jnp.issubdtype(dtype, jnp.floating) else None for dtype in call.dtypes]

@@ -51,7 +51,7 @@ def kernel_call(
     """One custom call for sums of terms of one arithmetic and one result dtype, with all their epilogues or none.
 
     `targets`: the arrays that hold the windows of results; None for an array that does not exist yet.
-    Returns each sum's result, None where the result is a window of a target, and the updated targets.
+    Returns each sum's result, None if the result is a window of a target, and the updated targets.
     """
     placed = [place(operands, x) for x in sums]
     products = [product for x in placed for product in x.products]
@@ -156,7 +156,7 @@ class _Buffers:
         return self._addend_at[self._key_of_source(x)]
 
     def target(self, index: int) -> int | None:
-        """The position of the target's initial contents; None where the call overwrites the whole target."""
+        """The position of the target's initial contents; None if the call overwrites the whole target."""
         return self._addend_at.get(("target", index))
 
     def epilogue(self, x: Placed, epilogue: Epilogue) -> Epilogue:
@@ -260,7 +260,7 @@ def _bound(
 def _added_by_xla(
     operands: Sequence[Operand], sums: Sequence[Sum], dtype: Any, batched: Batched, platform: str, device: DeviceSpec
 ) -> list[jax.Array]:
-    """The sums of `kernel_call` where there are too many tiles for one record each, which sums of products need.
+    """The sums of `kernel_call` if there are too many tiles for one record each, which sums of products need.
 
     Each product is a result of its own in the accumulator's dtype, and XLA adds the products.
     """

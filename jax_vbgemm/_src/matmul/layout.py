@@ -73,7 +73,7 @@ class Layout(NamedTuple):
         return self.shape == other.shape and self.offset == other.offset and runs[0] == runs[1]
 
     def is_dense(self, elements: int) -> bool:
-        """Whether the layout is a whole buffer of so many elements in row-major order."""
+        """Whether the layout is a whole buffer of this many elements in row-major order."""
         runs = merge((size, (stride,)) for size, stride in self.levels)
         if self.offset != 0 or self.size != elements:
             return False
@@ -108,7 +108,7 @@ class Layout(NamedTuple):
         return Layout((((size, stride),), *self.dimensions), self.offset)
 
     def reshape(self, shape: Sequence[int]) -> Layout:
-        """The same elements in the same order in another shape; ValueError where a level cannot be divided as the shape
+        """The same elements in the same order in another shape; ValueError if a level cannot be divided as the shape
         needs."""
         if math.prod(shape) != self.size:
             raise ValueError(f"{self.shape} does not have the elements of {tuple(shape)}")
@@ -186,7 +186,7 @@ def merge(levels: Any) -> Refined:
 
 
 def refine(dimensions: Sequence[Levels]) -> Refined | None:
-    """Several layouts' dimensions of one length as the fewest common levels; None where there are no common levels."""
+    """Several layouts' dimensions of one length as the fewest common levels; None if there are no common levels."""
     if all(len(levels) == 1 for levels in dimensions):
         size = dimensions[0][0][0]
         return [] if size == 1 else [(size, tuple(levels[0][1] for levels in dimensions))]
@@ -238,7 +238,7 @@ class _Box(NamedTuple):
 
 
 def _box(layout: Layout, elements: int) -> _Box | None:
-    """The layout as a box; None where it is none, or may be none."""
+    """The layout as a box; None if it is none, or may be none."""
     try:
         return _sure_box(layout, elements)
     except compat.InconclusiveSizes:

@@ -1,4 +1,4 @@
-"""Lowers the primitive to one custom call for each dtype, and to XLA where there is no kernel."""
+"""Lowers the primitive to one custom call for each dtype, and to XLA if there is no kernel."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _are_faster_by_xla(sums: Sequence[Sequence[Sum]], device: DeviceSpec) -> boo
 
 
 def _total(out: int, parts: Sequence[Sum], operands: Sequence[Any], batched: Batched, finished: bool) -> Any:
-    """A result as the sum of its parts, with its epilogue where no kernel has `finished` it; None where a kernel has
+    """A result as the sum of its parts, with its epilogue where no kernel has `finished` it; None if a kernel has
     written it into its window."""
     dtype = batched.out_dtypes[out]
     if parts and parts[0].value is None:
@@ -161,7 +161,7 @@ def _total(out: int, parts: Sequence[Sum], operands: Sequence[Any], batched: Bat
 
 
 def _no_kernel(lhs: Any, rhs: Any, dtype: Any, sizes: TermSizes, precision: Any, kinds: tuple[str, ...]) -> str | None:
-    """Why XLA has to compute this product; None where a kernel can."""
+    """Why XLA has to compute this product; None if a kernel can."""
     arithmetic = arithmetic_of(lhs.dtype.name, rhs.dtype.name)
     if arithmetic is None or np.dtype(dtype).name not in arithmetic.results:
         return f"there is no kernel for {lhs.dtype} x {rhs.dtype} -> {dtype}"

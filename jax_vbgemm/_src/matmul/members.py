@@ -93,7 +93,7 @@ class Members:
         return self.layouts[index].offset, rows_of(self.shapes[index]) * pitch_of(self.shapes[index], self.multiple)
 
     def mask(self) -> jax.Array | None:
-        """A mask of the buffer's elements that belong to members, or None where there is no padding."""
+        """A mask of the buffer's elements that belong to members, or None if there is no padding."""
         pieces, counts = self._padded_pieces
         if not len(pieces):
             return None
@@ -109,7 +109,7 @@ def members_of(structure: Any, shapes: Sequence[Shape], dtype: Any) -> Members:
 
 
 def row_multiple(dtype: Any) -> int:
-    """A multiple of so many elements is one of ROW_BYTES."""
+    """A multiple of this many elements is one of ROW_BYTES."""
     return max(1, ROW_BYTES // int(np.dtype(dtype).itemsize))
 
 

@@ -20,7 +20,7 @@ def checked_implementation(name: str, implementation: Any) -> str | None:
 
 
 def check_options(name: str, precision: Any, preferred: Any) -> None:
-    """ValueError or TypeError where the precision or the preferred element type is unknown."""
+    """ValueError or TypeError if the precision or the preferred element type is unknown."""
     try:
         precision_name(precision)
     except (ValueError, TypeError) as error:

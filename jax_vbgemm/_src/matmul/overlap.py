@@ -16,7 +16,7 @@ from jax_vbgemm._src.util import compat
 
 @functools.lru_cache(maxsize=1024)
 def overlap(layouts: tuple[Layout, ...]) -> tuple[int, int] | None:
-    """The indices of two layouts that have a position in common; None where all layouts are disjoint."""
+    """The indices of two layouts that have a position in common; None if all layouts are disjoint."""
     if not all(layout.is_static for layout in layouts):
         pairs = itertools.combinations(range(len(layouts)), 2)
         return next((pair for pair in pairs if not _are_provably_disjoint(*(layouts[index] for index in pair))), None)

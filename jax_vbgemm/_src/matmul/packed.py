@@ -91,14 +91,14 @@ class RaggedArray:
         return jax.tree.map(lambda number: views[number].dense(), numbers)
 
     def view(self, index: int) -> View:
-        """Member number `index` as a view of the buffer; IndexError where there is no such member."""
+        """Member number `index` as a view of the buffer; IndexError if there is no such member."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"RaggedArray: there is no member {index}: it has {len(self)}")
         self.check_buffer()
         return self.members.views(self.buffer)[index]
 
     def check_buffer(self) -> None:
-        """Raises ValueError where the buffer does not have the members' size, as after vmap or scan have stacked it."""
+        """Raises ValueError if the buffer does not have the members' size, as after vmap or scan have stacked it."""
         shape = getattr(self.buffer, "shape", None)
         if shape != (self.members.elements,):
             raise ValueError(
@@ -282,7 +282,7 @@ def pack(tree: Any) -> RaggedArray:
 
 
 def packable(name: str, written: str, x: Any) -> jax.Array:
-    """A leaf as an array that a buffer can hold; TypeError where it is none. `name`, `written`: as for `as_array`."""
+    """A leaf as an array that a buffer can hold; TypeError if it is none. `name`, `written`: as for `as_array`."""
     array = dense(x) if is_view(x) else as_array(name, written, x)
     if jnp.issubdtype(array.dtype, jax.dtypes.extended):
         raise TypeError(f"{name}: {written} is {array.dtype}: a buffer holds numbers (jax.random.key_data makes some)")

@@ -142,6 +142,6 @@ def _problem(operands: Sequence[Operand], x: Sum, products: Sequence[Address]) -
 
 
 def _distances(place: Place) -> tuple[int, ...]:
-    """Where a place's rows begin and how far they are apart, in elements; 1 where no dimension is contiguous."""
+    """Where a place's rows begin and how far they are apart, in elements; 1 if no dimension is contiguous."""
     strides = (place.row_stride, place.col_stride)
     return (place.offset, *place.batch_strides, max(strides) if 1 in strides else 1)

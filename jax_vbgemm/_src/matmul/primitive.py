@@ -48,7 +48,7 @@ class Window(NamedTuple):
 class Target(NamedTuple):
     """An array into which results are written: bound array number `base` with the results' windows overwritten.
 
-    base is None where the windows cover the whole array.
+    base is None if the windows cover the whole array.
     """
 
     shape: Shape
@@ -108,7 +108,7 @@ class TermSizes(NamedTuple):
 
 
 def sizes_of(lhs: Shape, rhs: Shape, term: Term) -> TermSizes:
-    """The sizes of one term over operands of these shapes; ValueError where they don't fit."""
+    """The sizes of one term over operands of these shapes; ValueError if they don't fit."""
     m, k = (lhs[-1], lhs[-2]) if term.transpose_a else (lhs[-2], lhs[-1])
     n, rhs_k = (rhs[-2], rhs[-1]) if term.transpose_b else (rhs[-1], rhs[-2])
     if k != rhs_k:

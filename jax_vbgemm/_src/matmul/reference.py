@@ -1,4 +1,4 @@
-"""The operation in jnp: its reference semantics, and the implementation where there is no kernel."""
+"""The operation in jnp: its reference semantics, and the implementation if there is no kernel."""
 
 from __future__ import annotations
 

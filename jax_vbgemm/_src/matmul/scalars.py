@@ -87,7 +87,7 @@ def _plain_number(value: Any) -> Any:
 
 
 def _number(value: Any, dtype: Any) -> complex | float:
-    """A number for a result of `dtype`; integers keep all their digits. ValueError where the dtype cannot hold it."""
+    """A number for a result of `dtype`; integers keep all their digits. ValueError if the dtype cannot hold it."""
     if isinstance(value, complex):
         return value
     if jnp.issubdtype(dtype, jnp.inexact):

@@ -234,7 +234,7 @@ def _in_place(destinations: Mapping[int, Window]) -> dict[int, Window]:
 
 
 def _multiplicable(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Both factors in dtypes that can be multiplied: unchanged where there is a kernel for the pair, else both in the
+    """Both factors in dtypes that can be multiplied: unchanged if there is a kernel for the pair, else both in the
     dtype that holds the numbers of both, or in the accumulator's dtype where neither does."""
     if x.dtype == y.dtype or arithmetic_of(x.dtype.name, y.dtype.name):
         return x, y

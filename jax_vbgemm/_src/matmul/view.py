@@ -141,7 +141,7 @@ class View:
         return View.with_layout(self.buffer, self.layout.transpose(axes))
 
     def misfit(self) -> str | None:
-        """Why the view does not fit its buffer; None where it fits."""
+        """Why the view does not fit its buffer; None if it fits."""
         end, found = self.layout.end, self.buffer.size
         if not compat.certainly(lambda: end <= found):
             return f"its last element is number {end - 1} of a buffer of {found} elements"
@@ -180,7 +180,7 @@ def is_view(x: Any) -> bool:
 
 
 def as_operand(name: str, written: str, value: Any) -> Operand:
-    """The value as an array or a view; ValueError where a view does not fit its buffer, TypeError where the value is
+    """The value as an array or a view; ValueError if a view does not fit its buffer, TypeError if the value is
     neither array nor view. `name`, `written`: as for `as_array`."""
     if not isinstance(value, View):
         return as_array(name, written, value)
@@ -197,7 +197,7 @@ def dense(x: Any) -> jax.Array:
 
 
 def _checked_buffer(name: str, argument: str, buffer: Any) -> jax.Array:
-    """The buffer; TypeError where it is not a jax.Array."""
+    """The buffer; TypeError if it is not a jax.Array."""
     if isinstance(buffer, View):
         raise TypeError(f"{name}: {argument} is a View already: take its buffer, or its dense() as an array of its own")
     if not isinstance(buffer, jax.Array):

@@ -122,7 +122,7 @@ def gated_dot(
 
 
 def applied(name: str, what: str, function: Any, *values: jax.Array, defined: jax.Array | None = None) -> jax.Array:
-    """function(*values), of the shape and dtype of the first one; ValueError where it cannot be.
+    """function(*values), of the shape and dtype of the first one; ValueError if it cannot be.
 
     defined: which rows are defined, where not all are. In the others, values and the function's cotangent are zeros:
     gradients of what the function depends on besides its arguments are sums over all rows.

@@ -47,7 +47,7 @@ def dispatch(x: Any, routing: Routing) -> jax.Array:
 
 
 def _tokens(name: str, x: Any, routing: Routing) -> jax.Array:
-    """x as an array; ValueError where it does not hold the tokens of a routing."""
+    """x as an array; ValueError if it does not hold the tokens of a routing."""
     array = unsharded_array(name, "x", x)
     tokens = routing.slots.shape[0]
     if array.ndim != 2 or array.shape[0] != tokens:
@@ -162,7 +162,7 @@ def expert_mlp(
       cotangents: with `quantized`: "float8_e5m2", which has the greater range, or "float8_e4m3fn".
       wgrad: with `quantized`: the factors of the gradients of weights, "float8", with a scale for each 128 x 128 of
         them, or "wide", in x's dtype.
-      mesh_axis: the axis of the enclosing shard_map along which the experts are divided, or a tuple of axes; None where
+      mesh_axis: the axis of the enclosing shard_map along which the experts are divided, or a tuple of axes; None if
         each device has all experts. With n devices along the axis, device i has the weights of the experts
         [i experts / n, (i + 1) experts / n), and x and routing are of its own tokens, as many on every device. There is
         no capacity and no token is dropped.
@@ -262,8 +262,8 @@ def expert_mlp(
         if quantized_experts is not None:
             assert known is not None
             return quantized_mlp(
-                x, weights[0], down, quantized_experts, routing, accumulator(x.dtype) if wide else x.dtype, activation=known,
-                cotangents=cotangents, wgrad=wgrad, implementation=implementation,
+                x, weights[0], down, quantized_experts, routing, accumulator(x.dtype) if wide else x.dtype,
+                activation=known, cotangents=cotangents, wgrad=wgrad, implementation=implementation,
             )  # fmt: skip
         defined = None
         if axes is not None:

@@ -55,7 +55,7 @@ def _part(x: jax.Array, routing: Routing, start: int, stop: int, chunks: int) ->
 
 
 def check_chunks(name: str, chunks: Any) -> None:
-    """TypeError or ValueError where `chunks` is no positive integer."""
+    """TypeError or ValueError if `chunks` is no positive integer."""
     if not is_integer(chunks):
         raise TypeError(f"{name}: chunks must be an integer, not {chunks!r}")
     if chunks < 1:

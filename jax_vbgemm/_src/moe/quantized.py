@@ -123,7 +123,7 @@ class _Places(NamedTuple):
 
 
 def _places(form: _Form, routing: Routing) -> _Places | None:
-    """None where gradients of weights are not in 8 bits."""
+    """None if gradients of weights are not in 8 bits."""
     if form.wgrad != "float8":
         return None
     sizes, rows = aligned_groups(routing.group_sizes, routing.rows.shape[0])

@@ -54,7 +54,7 @@ def log_scores(logits: jax.Array, scores: Scores) -> jax.Array:
 
 
 def router_logits(name: str, value: Any) -> jax.Array:
-    """The value as an array (tokens, experts) of floating numbers; TypeError or ValueError where it is none."""
+    """The value as an array (tokens, experts) of floating numbers; TypeError or ValueError if it is none."""
     logits = as_array(name, "logits", value)
     if not jnp.issubdtype(logits.dtype, jnp.floating):
         raise TypeError(f"{name}: logits is {logits.dtype}{logits.shape}: it must be real and floating")
@@ -75,7 +75,7 @@ def check_scores(name: str, scores: Any) -> None:
 
 
 def check_groups(name: str, groups: Any, count: int, k: int) -> ExpertGroups:
-    """The groups as a record; TypeError or ValueError where they do not fit `count` experts and `k` choices."""
+    """The groups as a record; TypeError or ValueError if they do not fit `count` experts and `k` choices."""
     try:
         checked = ExpertGroups(*groups)
     except TypeError:

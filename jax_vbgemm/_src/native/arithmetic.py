@@ -54,7 +54,7 @@ OPERANDS: tuple[str, ...] = tuple(dict.fromkeys(one.lhs for one in ARITHMETICS.v
 
 
 def arithmetic_of(lhs: str, rhs: str) -> Arithmetic | None:
-    """The arithmetic that multiplies two dtypes without conversion; None where there is none."""
+    """The arithmetic that multiplies two dtypes without conversion; None if there is none."""
     return next((one for one in ARITHMETICS.values() if (one.lhs, one.rhs) == (lhs, rhs)), None)
 
 

@@ -43,7 +43,7 @@ DISABLE_JAX_EXPORT_CHECKS = [
 class Backend:
     """The kernels for one of JAX's platforms.
 
-    name: JAX's name of the platform ("cpu", "cuda", "rocm"). module: the extension module, or None where it is absent;
+    name: JAX's name of the platform ("cpu", "cuda", "rocm"). module: the extension module, or None if it is absent;
     `absent` then says why.
     """
 

@@ -51,7 +51,7 @@ class Layer(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function that a network applies after the layer before it; None where it applies none."""
+    """A function that a network applies after the layer before it; None if it applies none."""
 
     path: str
     function: Callable[..., Any] | None
@@ -67,7 +67,7 @@ class NetworkReader(NamedTuple):
     precision: Any
 
     def check(self) -> None:
-        """Raises ValueError or TypeError where an option is unknown."""
+        """Raises ValueError or TypeError if an option is unknown."""
         for activation in (self.activation, self.final_activation):
             resolve_activation(self.function, activation)
         try:

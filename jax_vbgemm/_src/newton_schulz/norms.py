@@ -22,7 +22,7 @@ _RESCALING_EPS = 1e-8  # for "aol" and "schatten", the same constant as in optax
 
 
 def divisors_of(norms: jax.Array, preconditioning: str, eps: Any) -> jax.Array:
-    """The divisor of each matrix before the first product; infinite where the product would overflow."""
+    """The divisor of each matrix before the first product; infinite if the product would overflow."""
     largest = float(np.finfo(norms.dtype).max)
     if preconditioning == "spectral":
         return norms + jnp.asarray(eps, norms.dtype)
@@ -71,7 +71,7 @@ def norms_of(xs: list[Any], small: int) -> jax.Array:
 
 
 def packed_norms(x: RaggedArray, indices: Sequence[int]) -> jax.Array:
-    """The Frobenius norm of each of some members, (len(indices),), in a few operations for all of them; NaN where an
+    """The Frobenius norm of each of some members, (len(indices),), in a few operations for all of them; NaN if an
     element is infinite."""
     return root(x.member_sums(squares(x.without_padding()), indices))
 

@@ -78,7 +78,7 @@ def newton_schulz(
       scale: a factor of the results, applied in the last product: a number, or a 1-D array with one entry for each
         leaf; real, known or traced.
       norms: the Frobenius norm of each leaf, a 1-D array with one entry for each leaf, where a program knows them: they
-        are not computed again. They must be NaN where a leaf holds NaN or Inf. Used for leaves of rank 2, unless
+        are not computed again. They must be NaN if a leaf holds NaN or Inf. Used for leaves of rank 2, unless
         preconditioning is "spectral" or the matrices are divided among devices. None: they are computed.
       dtype: the real dtype of the iterates, of any leaf's dtype; None: that of each leaf. "float16" and "bfloat16" are
         the fastest on tensor cores. Norms are computed in the leaf's accumulator, the matrices are divided by them and
@@ -298,7 +298,7 @@ def _orthogonalized(
     packed: the RaggedArray whose members the leaves are, or None.
     views: the leaves as they are read in place.
     into: a view or None for each leaf, into which the last product writes. The results are then views of the new
-    buffers with these layouts. Where there is no last product, or it has another dtype, the results are arrays.
+    buffers with these layouts. If there is no last product, or it has another dtype, the results are arrays.
     results: the dtype of each result, the leaf's or that of the iterates, in which it is not scaled; None: the leaves'.
     """
     found: list[Any] = [None] * len(leaves)

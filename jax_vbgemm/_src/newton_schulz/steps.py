@@ -36,7 +36,7 @@ class Iteration:
 
     gemm: `batched_gemm` with its options. small: as in `norms_of`. dtype: that of the iterates; None: that of the
     matrices. gram: whether several steps are taken with the Gram matrix, before X is multiplied by their product.
-    preconditioning: None where a first step has been done. result: the dtype of the results, if it is not that of the
+    preconditioning: None if a first step has been done. result: the dtype of the results, if it is not that of the
     matrices.
     """
 
@@ -335,7 +335,7 @@ def _rounded(xs: list[Any], how: Iteration, norms: jax.Array | None) -> tuple[li
 
 
 def _rows(shape: Sequence[Any]) -> int:
-    """The smaller size of a matrix; 1 where it is 0 or symbolic."""
+    """The smaller size of a matrix; 1 if it is 0 or symbolic."""
     return max(min(shape[-2:]), 1) if compat.is_static(shape[-2:]) else 1
 
 
@@ -355,5 +355,5 @@ def result_dtype(dtype: Any, of_matrices: Any) -> Any:
 
 
 def is_tall(shape: Sequence[Any]) -> bool:
-    """Whether a matrix has more rows than columns; False where symbolic sizes don't determine it."""
+    """Whether a matrix has more rows than columns; False if symbolic sizes don't determine it."""
     return compat.certainly(lambda: shape[-2] > shape[-1])

@@ -77,6 +77,6 @@ class Devices:
         return divided(decompose_parts, matrices, extras, seconds, axes, held=[None] * len(matrices))
 
     def _axes(self) -> MeshAxes | None:
-        """The mesh axes, where there are several devices along them."""
+        """The mesh axes, if there are several devices along them."""
         axes = None if self.mesh_axis is None else mesh_axes(self.name, self.mesh_axis, self.mesh)
         return None if axes is None or axes.size == 1 else axes

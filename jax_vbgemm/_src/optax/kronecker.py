@@ -21,7 +21,7 @@ Options = dict[str, Any]
 
 
 class Factors(NamedTuple):
-    """A left and a right factor, (*batch, rows, rows) and (*batch, columns, columns), None where there is no factor: of
+    """A left and a right factor, (*batch, rows, rows) and (*batch, columns, columns), None if there is no factor: of
     one parameter, or, in an optimizer's state, a tree of left factors and one of right factors.
 
     In a state, None or an array stands in the place of each parameter, since flax.nnx rebuilds the state from such
@@ -91,7 +91,7 @@ def leaves_of(
 
     `numbers`: a tree of dimension numbers or None, a callable that makes one, or None for the default: the last axis is
     the output, and all axes before it are reduced. `params`, `moments`: trees of the parameters and of arrays of the
-    state, for gradients; None where they are not known.
+    state, for gradients; None if they are not known.
     """
     if any(isinstance(x, RaggedArray) for x in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, RaggedArray))):
         raise TypeError(f"{name}: {written} are packed: it takes arrays of their own, as unpack gives them")

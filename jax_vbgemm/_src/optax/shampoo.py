@@ -38,7 +38,7 @@ GRAFT_TYPES = ("sgd", "adagrad", "rmsprop")
 class ShampooState(NamedTuple):
     """Shampoo's state: trees of the parameters' structure; arrays of the shape of the folded matrix.
 
-    statistics: sums or averages of G G^T and G^T G, a pair (left, right) of trees, with None where a parameter has no
+    statistics: sums or averages of G G^T and G^T G, a pair (left, right) of trees, with None if a parameter has no
     factor. preconditioners: their inverse roots.
     diagonal_statistics: the grafted optimizer's second moments; zeros of shape () where it has none.
     momentum, diagonal_momentum: the momentum of Shampoo, and that of the grafted optimizer.
@@ -109,7 +109,7 @@ def shampoo(
       mesh_axis, mesh: as for `soap`: the devices among which the inverse roots are divided.
 
     Raises:
-      ValueError: graft_type is unknown, a number is out of range, axes overlap, `update` gets no params where there is
+      ValueError: graft_type is unknown, a number is out of range, axes overlap, `update` gets no params if there is
         weight decay, the shape of a gradient differs from that of its moments, or, inside shard_map with
         check_vma=True, a gradient varies over mesh_axis.
       TypeError: in `init` and `update`, a parameter is not floating; the message names it. `exponent_override` or
@@ -249,7 +249,7 @@ class _Shampoo:
         last = flat(roots)
 
         def good_roots(matrices: Sequence[jax.Array], power: Any, ridge: Any, threshold: Any) -> list[jax.Array]:
-            """The roots; NaN where the error is too large."""
+            """The roots; NaN if the error is too large."""
             values, errors = inverse_roots(matrices, [power] * len(matrices), ridge, self.products)
             is_accurate = [error < threshold for error in errors]  # false for NaN
             return [jnp.where(ok[..., None, None], x, jnp.nan) for ok, x in zip(is_accurate, values, strict=True)]
@@ -274,7 +274,7 @@ def _new_term_factor(beta: Any) -> Any:
 def _every_steps(
     steps: Any, count: jax.Array, compute: Callable[[], list[jax.Array]], kept: list[jax.Array]
 ) -> list[jax.Array]:
-    """compute() in every so many steps, and the old values in all other steps."""
+    """compute() in every this many steps, and the old values in all other steps."""
     if isinstance(steps, int) and steps == 1:
         return compute()
     values: list[jax.Array] = jax.lax.cond(count % steps == 0, compute, lambda: kept)

@@ -38,7 +38,7 @@ class SoapState(NamedTuple):
     eigenbasis.
 
     exp_avg, exp_avg_sq: Adam's moments. GG: the averages of G G^T and G^T G, a pair (left, right) of trees, with None
-    where a parameter has no factor. Q: their eigenvectors.
+    if a parameter has no factor. Q: their eigenvectors.
 
     Examples:
       >>> import jax.numpy as jnp

@@ -27,7 +27,7 @@ _VERSION = 1
 
 
 def cache_file() -> Path | None:
-    """The path of the file: that of VBGEMM_CACHE, None where that is "off", by default one in the user's cache
+    """The path of the file: that of VBGEMM_CACHE, None if that is "off", by default one in the user's cache
     folder."""
     named = os.environ.get(VARIABLE, "")
     if named:
@@ -54,9 +54,9 @@ def key_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue
 
 
 def winner_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> str | None:
-    """The name of the fastest planner for these problems ("uniform huge/256"), None where none was measured.
+    """The name of the fastest planner for these problems ("uniform huge/256"), None if none was measured.
 
-    Raises ValueError, naming the file, where it is not a file of tuned plans, and OSError where it can't be read.
+    Raises ValueError, naming the file, where it is not a file of tuned plans, and OSError if it can't be read.
     """
     file = cache_file()
     if file is None:
@@ -82,7 +82,7 @@ def check(file: Path) -> None:
 
 def store(file: Path, key: str, entry: Mapping[str, Any]) -> None:
     """Adds or replaces an entry; entries that other processes added meanwhile stay. Raises the errors of `winner_of`,
-    and OSError where the file can't be written."""
+    and OSError if the file can't be written."""
     with _locked(file):
         entries = dict(_kept(file))
         entries[key] = dict(entry)

@@ -21,7 +21,7 @@ from jax_vbgemm._src.util import compat
 
 class AlignedGroups(NamedTuple):
     """sizes: int32 (groups,), the rows of each group that exist. rows: int32, which row is at each place where groups
-    begin at multiples of SCALED, or -1 where none is."""
+    begin at multiples of SCALED, or -1 if none is."""
 
     sizes: jax.Array
     rows: jax.Array

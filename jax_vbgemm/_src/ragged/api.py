@@ -52,7 +52,7 @@ def ragged_dot(
 
         row_scale[i] * activation(lhs[i] @ rhs[group of i] + bias[group of i])
 
-    and zero where i lies after the last group. The host never reads the sizes: one compiled program serves all sizes.
+    and zero if i lies after the last group. The host never reads the sizes: one compiled program serves all sizes.
     Derivatives of any order with respect to lhs, rhs, bias and row_scale, and vmap over any of the operands.
 
     >>> import jax.numpy as jnp
@@ -131,7 +131,7 @@ def ragged_dot(
       ValueError: shapes don't fit, dtypes differ under strict promotion, an option is unknown, or a gated product has
         no activation; the message names the argument and both shapes.
       TypeError: an operand is not an array, sizes or offset are not integers, a flag is not a bool.
-      NotImplementedError: implementation="kernel" where there is no kernel.
+      NotImplementedError: implementation="kernel" if there is no kernel.
     """
     name = "ragged_dot"
     second = None
@@ -306,7 +306,7 @@ def _pair(name: str, rhs: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
 
 
 def check_groups(name: str, **shapes: tuple[Any, ...]) -> None:
-    """Raises where the number of groups, the first size of each argument's shape, is symbolic (jax.export)."""
+    """Raises if the number of groups, the first size of each argument's shape, is symbolic (jax.export)."""
     for argument, shape in shapes.items():
         if not compat.is_static(shape[:1]):
             raise ValueError(
@@ -315,7 +315,7 @@ def check_groups(name: str, **shapes: tuple[Any, ...]) -> None:
 
 
 def check_sums(name: str, argument: str, sums: Any, weights: str, shape: tuple[int, ...], dtype: Any) -> None:
-    """Raises where `sums` is no Ref to which the gradient of weights of this shape and dtype can be added."""
+    """Raises if `sums` is no Ref to which the gradient of weights of this shape and dtype can be added."""
     wide = accumulator(dtype)
     rule = f"a jax.Ref of {np.dtype(wide)}{shape}, for sums of the gradient of {weights}"
     if not isinstance(sums, jax.Ref):
@@ -384,7 +384,7 @@ def dtypes_of_product(lhs: Any, rhs: Any, precision: Any = None, preferred: Any 
 
 
 def sizes_argument(name: str, value: Any) -> jax.Array:
-    """Group sizes as int32 or int64. Larger sizes saturate, as no operand has so many rows."""
+    """Group sizes as int32 or int64. Larger sizes saturate, as no operand has this many rows."""
     sizes = _integers(name, "group_sizes", value)
     if sizes.dtype in (np.int32, np.int64):
         return sizes

@@ -25,7 +25,7 @@ class Choice(NamedTuple):
     """What computes a product.
 
     parts: what XLA computes around it, outermost first: names of composed.FORMS, each with the reason. product: what
-    remains. why: the reason for which XLA computes that, too; None where a kernel does, on a GPU by `plan`.
+    remains. why: the reason for which XLA computes that, too; None if a kernel does, on a GPU by `plan`.
     """
 
     parts: dict[str, str]
@@ -136,7 +136,7 @@ def _remaining(part: str, shapes: Sequence[Shape], sizes: RaggedSizes, ragged: R
 def _why_not_kernel(
     program: LoweredProgram, dtypes: FactorDtypes, shapes: Sequence[Shape], ragged: Ragged
 ) -> str | None:
-    """Why XLA has to compute a product; None where a kernel can."""
+    """Why XLA has to compute a product; None if a kernel can."""
     platform, dtype = program.platform, dtypes.lhs
     if ragged.implementation == "xla":
         return "XLA was asked for"
@@ -165,7 +165,7 @@ def _counts(sizes: RaggedSizes) -> Shape:
 
 
 def _why_no_sizes(sizes: RaggedSizes) -> str | None:
-    """Why a kernel cannot take these sizes; None where it can."""
+    """Why a kernel cannot take these sizes; None if it can."""
     stated = (*_counts(sizes), sizes.columns, math.prod(sizes.batch), sizes.lhs_rows)
     if 0 in stated:
         return "nothing is to be multiplied"

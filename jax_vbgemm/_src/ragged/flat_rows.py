@@ -41,7 +41,7 @@ def width_of_lines(lines: jax.Array, group_sizes: jax.Array, widths: Sequence[in
 
 
 def whole_rows(group_sizes: jax.Array, widths: np.ndarray, elements: Any, count: Any) -> jax.Array:
-    """How many rows of each group lie completely in so many elements, of `count` rows in all."""
+    """How many rows of each group lie completely in this many elements, of `count` rows in all."""
     sizes = _size_of(rows_of_groups(group_sizes, None, count, len(widths)))
     if compat.certainly(lambda: count * int(widths.max()) <= elements):
         return sizes

@@ -48,7 +48,7 @@ def _lower_elsewhere(ctx: Any, *operands: Any, ragged: Ragged) -> Any:
 
 
 def collapsed(batch: Shape, operands: Sequence[Shape]) -> list[Shape] | None:
-    """The batch dimensions of each operand where those along which the same operands are shared are one; None where
+    """The batch dimensions of each operand where those along which the same operands are shared are one; None if
     more than two remain.
 
     `operands`: the batch dimensions of each operand, aligned with those of the call at the last dimension; an operand

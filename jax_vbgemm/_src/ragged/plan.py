@@ -91,7 +91,7 @@ NONE = RaggedPlan(SHAPES[0], counted=False, tile=-1, workspace=0)
 
 
 def why_not_pipelined(kind: str, device: DeviceSpec, product: Product) -> str | None:
-    """Why a device's pipelined kernel cannot compute a product; None where it can."""
+    """Why a device's pipelined kernel cannot compute a product; None if it can."""
     if not has_pipeline(kind, device, product):
         return f"{device.name} has no pipelined kernel of this arithmetic and layout"
     n = product.columns // 2 if product.gated else product.columns
@@ -123,7 +123,7 @@ def has_pipeline(
 
 
 def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> RaggedPlan | None:
-    """The plan for an arithmetic on a device; None where the product has too many tiles. certain: the program will run
+    """The plan for an arithmetic on a device; None if the product has too many tiles. certain: the program will run
     on such a device. Otherwise a product for the pipelined kernel gets a tile of the catalogue as well."""
     why = why_not_pipelined(kind, device, product)
     rules = device.ragged_rules
@@ -165,7 +165,7 @@ def takes_from_counter(rules: RaggedRules | None, product: Product) -> bool:
 @lru_cache(maxsize=256)
 def catalogue_tile(kind: str, device: DeviceSpec, product: Product) -> int | None:
     """The tile of the catalogue with the smallest predicted time for groups around the typical size, of those with
-    which the list of tiles is not too long; None where there is none."""
+    which the list of tiles is not too long; None if there is none."""
     groups = min(product.groups, product.total_groups)
     # Groups differ in size, so that their last tiles are half full on average.
     each = [min(max(1, product.rows * half // 2), product.m) for half in (1, 2, 3)]

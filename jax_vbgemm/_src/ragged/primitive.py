@@ -19,7 +19,7 @@ Shape = tuple[Any, ...]
 
 
 class Operand(NamedTuple):
-    """An operand of a call, or the result. Its shapes in both forms are names of fields of `RaggedSizes`; None where a
+    """An operand of a call, or the result. Its shapes in both forms are names of fields of `RaggedSizes`; None if a
     call of that form does not have it. kernels: those that have it."""
 
     name: str
@@ -109,7 +109,7 @@ class Ragged(NamedTuple):
 
     @property
     def typical_rows(self) -> int | None:
-        """The number of rows of a typical group; None where the caller gave no hint."""
+        """The number of rows of a typical group; None if the caller gave no hint."""
         return sum(self.hint) // max(len(self.hint), 1) if isinstance(self.hint, tuple) else self.hint
 
     @property
@@ -172,7 +172,7 @@ class RaggedSizes(NamedTuple):
 
 
 def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> RaggedSizes:
-    """The sizes of a call over operands of these shapes; ValueError where they don't fit."""
+    """The sizes of a call over operands of these shapes; ValueError if they don't fit."""
     of = dict(zip(ragged.names, shapes, strict=True))
     ranks = ragged.core_ranks()
     leading = [shape[: len(shape) - rank] for shape, rank in zip(shapes, ranks, strict=True)]

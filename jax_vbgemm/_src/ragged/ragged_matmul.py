@@ -79,7 +79,7 @@ def ragged_matmul(
       ValueError: shapes don't fit, dtypes differ under strict promotion, or an option is unknown; the message names the
         argument and both shapes.
       TypeError: a leaf is not an array, sizes are not integers, a flag is not a bool.
-      NotImplementedError: implementation="kernel" where there is no kernel.
+      NotImplementedError: implementation="kernel" if there is no kernel.
     """
     name = "ragged_matmul"
     if not isinstance(transpose_b, bool | np.bool_):

@@ -155,7 +155,7 @@ def group_of(index: jax.Array, end: jax.Array) -> jax.Array:
     return jnp.minimum(segment_of(index, end), len(end) - 1)
 
 
-# Weights of so many bytes are copied at once in any case: a loop over fewer costs time and saves little.
+# Weights of this many bytes are copied at once in any case: a loop over fewer costs time and saves little.
 _SMALL_COPY = 2**24
 
 

@@ -111,7 +111,7 @@ def blocks_in(shape: tuple[Any, ...], block: tuple[int, ...]) -> tuple[Any, ...]
 
 
 def spread(scales: jax.Array, shape: tuple[Any, ...], block: tuple[int, ...]) -> jax.Array:
-    """The scale of each element of an array in blocks; where there is one block, of any size."""
+    """The scale of each element of an array in blocks; if there is one block, of any size."""
     block = tuple(size if count == 1 else each for size, count, each in zip(shape, scales.shape, block, strict=True))
     blocked = jnp.expand_dims(scales, tuple(range(1, 2 * scales.ndim, 2)))
     return merged(jnp.broadcast_to(blocked, [x for pair in zip(scales.shape, block, strict=True) for x in pair]), shape)

@@ -86,7 +86,7 @@ def read_driver(files: Iterable[Path], folder: Path | None, device: DeviceSpec) 
 def calibrate(points: Points, device: DeviceSpec, output: Path, commit: str, say: Callable[[str], Any]) -> None:
     """Fits every tile and writes the device's rows, with today's date and the commit of the kernels.
 
-    Raises ValueError where there is nothing to fit.
+    Raises ValueError if there is nothing to fit.
     """
     if not points:
         raise ValueError("calibrate: nothing was measured with one tile for all problems")

@@ -89,7 +89,7 @@ def side_by_side(functions: list[Callable[..., Any]], args: Block, rounds: int =
 
 
 def run(batch: int = 1) -> int:
-    """Runs the demo; returns the process's exit code, 1 where a result is wrong beyond rounding."""
+    """Runs the demo; returns the process's exit code, 1 if a result is wrong beyond rounding."""
     console = Console()
     title = f"GoogLeNet, {batch} image(s), float32 on {jax.devices()[0].device_kind}; times in us"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)  # fits 80 columns

@@ -60,7 +60,7 @@ class Profile:
 def profile(device: DeviceSpec, dtype: str, precision: str, measure: Measure, say: Callable[[str], Any]) -> Profile:
     """The latencies, t1 and tcf of `device`, on which `measure` runs.
 
-    Raises ValueError where the device has no row tile for the dtype.
+    Raises ValueError if the device has no row tile for the dtype.
     """
     catalogue = catalogue_for(kind_of(dtype, precision, device), device)
     tiles = list(ROWS.tiles_of(catalogue))

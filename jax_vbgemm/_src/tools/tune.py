@@ -46,7 +46,7 @@ class Tuned:
       plan: the fastest `Plan`, which `planner="auto"` takes from now on.
       winner: the name of the candidate that this plan belongs to.
       seconds: the median time of a call with each candidate, in seconds, by the candidate's name.
-      default: the name of the candidate whose plan the cost model alone would choose, None where it is not known.
+      default: the name of the candidate whose plan the cost model alone would choose, None if it is not known.
     """
 
     plan: Plan

@@ -152,7 +152,7 @@ InconclusiveSizes: type[Exception] = core.InconclusiveDimensionOperation
 
 
 def certainly(comparison: Callable[[], Any]) -> bool:
-    """Whether a comparison of sizes holds; False where the answer depends on the values of symbolic sizes."""
+    """Whether a comparison of sizes holds; False if the answer depends on the values of symbolic sizes."""
     try:
         return bool(comparison())
     except InconclusiveSizes:
@@ -173,7 +173,7 @@ def is_for_one_device(ctx: Any) -> bool:
 
 
 def varying(operand: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    """The operand with a type that may vary along these manual axes; unchanged where shard_map checks no types."""
+    """The operand with a type that may vary along these manual axes; unchanged if shard_map checks no types."""
     missing = tuple(axis for axis in axes if axis not in jax.typeof(operand).mat.varying)
     result: jax.Array = jax.lax.pcast(operand, missing, to="varying") if missing else operand
     return result

@@ -31,7 +31,7 @@ class MeshAxes:
         return math.prod(self.mesh.shape[name] for name in self.names)
 
     def divide(self, given: str, count: int, what: str, least: int = 1) -> int:
-        """How many of `count` things each device has; ValueError where there are fewer than `least`, or the axes do
+        """How many of `count` things each device has; ValueError if there are fewer than `least`, or the axes do
         not divide them.
 
         given: the function and its argument that tells `count`, with which the message begins.

@@ -46,7 +46,7 @@ def predict(
 ) -> Prediction:
     """The predicted makespan of the tiles in `runs` on the device.
 
-    `block_first` is None where each tile is a block. With a `tile_order`, blocks consist of the tiles of `runs` in that
+    `block_first` is None if each tile is a block. With a `tile_order`, blocks consist of the tiles of `runs` in that
     order.
 
     The kernels of a call run one after another. A kernel takes the time of its longest block or the total time of its
@@ -75,7 +75,7 @@ def _on_cores(
     sizes: ProblemSizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec,
     tile_order: Ints | None,
 ) -> Prediction:  # fmt: skip
-    """The prediction for a CPU, without memory traffic and call overhead. Where there are few enough blocks, they are
+    """The prediction for a CPU, without memory traffic and call overhead. If there are few enough blocks, they are
     scheduled one by one in their order."""
     if tile_order is not None or runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units:
         runs = runs.expand(catalogue)
@@ -164,7 +164,7 @@ def _list_schedule(block_seconds: Floats, count: Ints, units: int) -> float:
 def block_seconds(
     sizes: ProblemSizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec, sharing: int | Ints
 ) -> Floats:
-    """The seconds of one block where a problem is covered by one tile shape with one tile in each block; 0 where C has
+    """The seconds of one block where a problem is covered by one tile shape with one tile in each block; 0 if C has
     no elements. A row for each tile shape, a column for each problem.
     """
     exist = (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0)
@@ -271,7 +271,7 @@ class Pace(NamedTuple):
         return np.floor(steps).astype(np.int64)
 
 
-# Up to so many rounds are counted one by one; where there are more, the last is less than a sixteenth of the time.
+# Up to this many rounds are counted one by one; if there are more, the last is less than a sixteenth of the time.
 _ROUNDS_COUNTED = 16
 
 
@@ -361,7 +361,7 @@ def step_depth(tile_k: Ints, element_bytes: int) -> Ints:
 @lru_cache(maxsize=64)
 def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
     """The device's (fixed, step, shared fixed, shared step) seconds of aligned and of other problems, by row of the
-    catalogue; None where no tile is calibrated.
+    catalogue; None if no tile is calibrated.
 
     If some tiles are calibrated, a tile without coefficients counts as slow, so that no plan prefers it.
     """

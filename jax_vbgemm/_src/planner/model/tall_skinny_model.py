@@ -156,7 +156,7 @@ def steady_seconds(
     """The time of Algorithm 5, which `best_parameters` minimises: the memory time or the arithmetic time, if longer.
 
     Memory: A is read ceil(n / t2) times and C is written once; where n and k are small, both take similar times. The
-    active threads are at most the launched ones. The time is infinite where no block fits a unit.
+    active threads are at most the launched ones. The time is infinite if no block fits a unit.
     """
     problem = _Problem.of(dtype, m, n, k, batch, t1)
     _check_tiles(t2, t3, tcf)

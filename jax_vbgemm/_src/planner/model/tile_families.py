@@ -55,7 +55,7 @@ class Family(NamedTuple):
         return filter(self.has, catalogue)
 
     def widest_of(self, catalogue: Catalogue) -> int:
-        """The largest shorter side of the family's tiles, 0 where the catalogue has none of them."""
+        """The largest shorter side of the family's tiles, 0 if the catalogue has none of them."""
         return max((min(tile.m, tile.n) for tile in self.tiles_of(catalogue)), default=0)
 
 
@@ -150,7 +150,7 @@ def _alone(family: Family, few: Ints, many: Ints, sizes: ProblemSizes, catalogue
 
 
 def are_many(rows: int, catalogue: Catalogue) -> bool:
-    """Whether row tiles were measured to be the fastest for so many rows of few columns."""
+    """Whether row tiles were measured to be the fastest for this many rows of few columns."""
     if catalogue.rules is None:
         return False
     many = catalogue.rules.many_rows

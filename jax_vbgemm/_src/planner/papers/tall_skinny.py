@@ -74,7 +74,7 @@ class TallSkinny(PaperPlanner):
     which the paper does not cover, the tile is the longest of the narrowest that hold the small dimension.
 
     The paper does not split K, as its problems have enough rows for its GPUs. `target_blocks`: K of deep problems is
-    split until there are so many blocks of all problems; 0 splits none. By default, K is split until the device is
+    split until there are this many blocks of all problems; 0 splits none. By default, K is split until the device is
     full; for tiles whose family has a kernel of its own, in the way that was measured to be fastest
     (planner/search/makespan.py).
 
@@ -233,7 +233,7 @@ def _tile_for(
     streaming: bool,
     with_tensor: bool,
 ) -> TileShape | None:
-    """The tile for a tall and skinny problem; None where none is built. `with_tensor`: skinny tiles may be on tensor
+    """The tile for a tall and skinny problem; None if none is built. `with_tensor`: skinny tiles may be on tensor
     cores."""
     if shape == Shape.REDUCTION:
         return _smallest_that_holds(problem, catalogue) if streaming and device.device_type == "gpu" else None

@@ -53,7 +53,7 @@ class Plan:
       catalogue: the tiles that the planner could choose from.
       runs: the tiles, as boxes, in the planner's order.
       block_first: block i holds the tiles [block_first[i], block_first[i + 1]); None: each block has one tile.
-      choices: (tile name, threads) for each problem; None where several tile shapes cover a problem.
+      choices: (tile name, threads) for each problem; None if several tile shapes cover a problem.
       order: the indices of the problems in scheduling order.
       tlp: the number of threads that the planner counts (Li 2019, Eq. 1, or Zhang 2025, Eq. 4).
       replaced: the tiles of the planner that are not built, and those that replace them.
@@ -393,7 +393,7 @@ class Plan:
 
     @cached_property
     def padding_waste(self) -> float:
-        """Computed multiply-adds divided by those that the problems have; 1 where they have none.
+        """Computed multiply-adds divided by those that the problems have; 1 if they have none.
 
         A GPU computes whole tiles; a CPU core computes only the part of an edge tile that lies in C, in whole vectors.
         The problems' multiply-adds include both halves of a symmetric C: where one half is computed and stored twice,

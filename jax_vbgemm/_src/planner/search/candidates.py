@@ -120,7 +120,7 @@ def candidates(
 
 
 def pairs_of(options: Sequence[Option]) -> list[Ints]:
-    """For each two tiles, the options that use only these tiles; empty where there are at most two tiles."""
+    """For each two tiles, the options that use only these tiles; empty if there are at most two tiles."""
     indices = _indices(options)
     tiles = [tile for tile, edge in indices if tile == edge]
     if len(tiles) < 3:
@@ -186,7 +186,7 @@ class Splits:
         self.shortest = float(self._pace.seconds(np.asarray(FEWEST_STEPS)).min()) + self._latency
 
     def within(self, limit: float, longest: Floats, total: Floats) -> Candidate | None:
-        """The cheapest candidate whose blocks take no longer than `limit`; None where a problem has none, or where
+        """The cheapest candidate whose blocks take no longer than `limit`; None if a problem has none, or where
         there would be too many tiles."""
         room = self._pace.steps_within(limit - self._latency)  # the most steps of a K slice
         steps, slices = even_slices(self._steps, ceil_div(self._steps, np.maximum(room, 1)))

@@ -39,7 +39,7 @@ class TileChoice:
 def choose(
     sizes: ProblemSizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue, limit: float
 ) -> TileChoice | None:
-    """The best choice among the options of one kernel; None where no choice takes less than `limit` seconds.
+    """The best choice among the options of one kernel; None if no choice takes less than `limit` seconds.
 
     With an infinite limit there always is a choice, though it may have more tiles than a plan can hold.
 
@@ -114,7 +114,7 @@ class _Table:
         self._edge_row = [row[option.edge.index] for option in options]
 
     def sharing_of(self, blocks: float) -> int:
-        """How many blocks share a unit where there are `blocks` in all."""
+        """How many blocks share a unit if there are `blocks` in all."""
         return min(self._resident, max(math.ceil(blocks / self._device.units), 1))
 
     def costs(self, sharing: int) -> _Costs:

@@ -42,7 +42,7 @@ from jax_vbgemm._src.problem import Problem, ProblemSizes
 # After more full rounds than this, the last round is not worth filling: it is less than a ninth of the time.
 _ROUNDS_TO_FILL = 8
 
-# Up to so many problems, the best draft of each kernel is also tried with a number of K slices that fills rounds, and
+# Up to this many problems, the best draft of each kernel is also tried with a number of K slices that fills rounds, and
 # with its last round split. More problems have blocks of many lengths, which fill the last round anyway. (8 and 64 give
 # the same published plans.)
 _FEW_PROBLEMS = 16
@@ -65,7 +65,7 @@ class Makespan(DraftPlanner):
     processing time first).
 
     `kernel`: use only the tiles of this launched kernel; `without`: do not use this tile, (name, threads). Raises
-    ValueError where there is no such kernel or tile, where no tile is left, and on a CPU, where one tile shape for all
+    ValueError if there is no such kernel or tile, where no tile is left, and on a CPU, where one tile shape for all
     problems wastes nothing along edges.
     """
 
@@ -114,7 +114,7 @@ class Makespan(DraftPlanner):
 
 
 def _slower_reads(problems: NDArray[np.bool_], sizes: ProblemSizes, device: DeviceSpec, catalogue: Catalogue) -> float:
-    """The extra seconds in which tiles other than streaming ones read these problems' operands; 0 where not
+    """The extra seconds in which tiles other than streaming ones read these problems' operands; 0 if not
     measured."""
     if device.rules is None:
         return 0.0
@@ -152,7 +152,7 @@ def _search_by_family(
         return _search_one_kernel(tuple(problems[i] for i in members), device, catalogue, among)
 
     def apart(groups: Ints) -> list[tuple[Ints, Draft]]:
-        """The members of each group and their draft; empty where there is one group."""
+        """The members of each group and their draft; empty if there is one group."""
         members = [np.flatnonzero(groups == number) for number in np.unique(groups)[::-1]]
         return [(each, search(tuple(each.tolist()))) for each in members] if len(members) > 1 else []
 

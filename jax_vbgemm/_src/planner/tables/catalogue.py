@@ -136,7 +136,7 @@ class Catalogue:
     def find(self, name: str, threads: int | None = None) -> TileShape:
         """The tile of that name; without `threads`, its version with the most threads.
 
-        Raises ValueError, listing the known tiles, where there is none.
+        Raises ValueError, listing the known tiles, if there is none.
         """
         found = [tile for tile in self.tiles if tile.name == name and threads in (None, tile.threads)]
         if not found:
@@ -149,7 +149,7 @@ class Catalogue:
         """The tiles that `order` names from the smallest on, and the replacements for missing ones.
 
         A missing tile is replaced by the next smaller one of `order`, or by the next larger one where none is smaller.
-        Raises ValueError where none of the tiles is built.
+        Raises ValueError if none of the tiles is built.
         """
         built = {tile.key: tile for tile in self.tiles}
         available = [built[key] for key in order if key in built]
@@ -246,7 +246,7 @@ class Resources(NamedTuple):
 
 
 def _kernel_resources(device: DeviceSpec, kernel: str, kind: str) -> Resources | None:
-    """A launched kernel's resources in the compiler's report; None where the kernel is not compiled for the device."""
+    """A launched kernel's resources in the compiler's report; None if the kernel is not compiled for the device."""
     rows = {row[2]: figures for row, figures in _resource_table().items() if row[:2] == (device.resources, kernel)}
     if not rows and any(row[1] == kernel for row in _resource_table()):
         return None

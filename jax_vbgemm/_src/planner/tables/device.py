@@ -111,7 +111,7 @@ class DeviceSpec:
         return dict(self.peak_rates)[_MULTIPLIED_AS.get(accumulator, accumulator)]
 
     def tensor_rate(self, kind: str) -> float:
-        """FLOP/s of an arithmetic on tensor cores; infinite where the device has none for it."""
+        """FLOP/s of an arithmetic on tensor cores; infinite if the device has none for it."""
         return dict(self.tensor_rates).get(_TENSOR_RATES.get(kind, kind), math.inf)
 
     def has_tensor(self, kind: str) -> bool:

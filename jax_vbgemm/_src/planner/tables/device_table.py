@@ -146,7 +146,7 @@ def _tables(name: str) -> tuple[dict[str, Any], str | None]:
 def _check_base(
     name: str, base: str, hardware: Mapping[str, Any], below: Mapping[str, Any], calibration: str | None
 ) -> None:
-    """ValueError where a device would inherit what was measured with other units or rates than its own."""
+    """ValueError if a device would inherit what was measured with other units or rates than its own."""
     other = [
         key
         for key in ("units", "peak_rates", "tensor_rates")

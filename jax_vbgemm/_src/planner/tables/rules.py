@@ -13,21 +13,21 @@ class Rules:
 
     Which problems get row tiles or column tiles (model/tile_families.py):
 
-    many_rows: from so many rows of the whole batch on, these tiles were the fastest in nearly all measurements: all of
+    many_rows: from this many rows of the whole batch on, these tiles were the fastest in nearly all measurements: all of
       them for at most `few_columns` columns (in elements narrower than float64 already from a quarter of that number of
       rows on), and those on tensor cores for more columns.
     few_steps: below this K, tensor cores would mostly multiply zeros.
     largest_block: upper bound of the bytes that a block of these tiles reads and writes, as a multiple of its shared
       memory; beyond it, shorter tiles were faster, as there are too few blocks.
     narrow, streamed_steps: up to `narrow` columns, their waves stream rows with a K of up to `streamed_steps`.
-    many_transposed_elements: for few columns and a deep K, these tiles are taken from so many elements of A on, where A
+    many_transposed_elements: for few columns and a deep K, these tiles are taken from this many elements of A on, where A
       is stored transposed.
 
     Which problems get deep tiles, or dot-product tiles:
 
     very_deep: from this K on, only deep tiles are tried.
     long_rows: the least K of dot products. fewest_filled: the rows fill at least 1/fewest_filled of a tile of dot
-    products. many_elements: from so many elements of A on, only dot products are tried.
+    products. many_elements: from this many elements of A on, only dot products are tried.
 
     How the search splits K (search/makespan.py):
 
@@ -40,7 +40,7 @@ class Rules:
 
     Elementwise kernels:
 
-    small_array: up to so many elements, reading an array once more in one kernel for many arrays takes less time than a
+    small_array: up to this many elements, reading an array once more in one kernel for many arrays takes less time than a
       kernel of its own.
     """
 
@@ -69,13 +69,13 @@ class RaggedRules:
 
     few_rows: ragged rows whose groups have fewer rows get narrow tiles. Their time is that of reading the matrices, and
       there are more of these tiles to distribute over the multiprocessors.
-    mixed_rows: weights of 8 or 4 bits of groups with at most so many rows of 16 bits stay narrow until they are in
+    mixed_rows: weights of 8 or 4 bits of groups with at most this many rows of 16 bits stay narrow until they are in
       registers. Each 32 rows read them again, so that with more rows a widened copy is faster.
     paired_k: ragged rows with several wide tiles of columns run in clusters of two thread blocks, which share copies,
       if the product's K is at least so large (inf: never).
     counted_flop: with more work than this, thread blocks take tiles from a counter, which a memset clears before the
       kernel. With less, they take them in turn: some of them may end later, but there is no memset.
-    gathered_columns: up to so many columns of a matrix, the kernel reads rows by index; each column of tiles reads them
+    gathered_columns: up to this many columns of a matrix, the kernel reads rows by index; each column of tiles reads them
       again, so that with more columns a copy of the rows before the kernel is faster.
     """
 
@@ -104,9 +104,9 @@ class CoreRules:
     step: the granularity of K slices, long enough that the partial sums cost little beside the products.
     blocks_per_core: the numbers of blocks per core that are tried for the longest products; with one block for each
       core, the slowest core would decide when the call ends.
-    short_k, wide_columns: products with a K of at most `short_k` and at least so many columns mostly write their
+    short_k, wide_columns: products with a K of at most `short_k` and at least this many columns mostly write their
       results. Tiles with the longest rows do that fastest, which the cost model does not show.
-    xla_k, xla_products: a call of at most so many products, each with a K of at most `xla_k`, is left to XLA, which
+    xla_k, xla_products: a call of at most this many products, each with a K of at most `xla_k`, is left to XLA, which
       fuses them with the operations around them. (It compiles each by itself, so that more would take long to compile.)
     """
 
@@ -124,14 +124,14 @@ class DotRates:
 
     rates: FLOP/s of a large dot by its arithmetic. launch: least seconds of a dot, with scaling and adding the result.
     bandwidth: byte/s.
-    tiles: the output tiles that the vendor's library chooses from, as (edge, fraction of the rate); empty where small
+    tiles: the output tiles that the vendor's library chooses from, as (edge, fraction of the rate); empty if small
       outputs don't leave units idle.
     bare_launch: least seconds of a dot with nothing after it; None: that of any dot.
     inlined: a dot whose sizes are all at most this, or that has one row or one column, is a loop that XLA compiles into
       its program, without a call of a library. Its least time, with nothing after it, is `inlined_launch`. 0: there are
       no such loops.
-    narrow: (bytes, ratio) in increasing order: a dot with nothing after it, whose result has rows of at most so many
-      bytes, takes so many times as long as this package's kernels by their prediction.
+    narrow: (bytes, ratio) in increasing order: a dot with nothing after it, whose result has rows of at most this many
+      bytes, takes this many times as long as this package's kernels by their prediction.
     """
 
     rates: tuple[tuple[str, float], ...]

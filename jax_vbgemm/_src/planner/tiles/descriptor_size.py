@@ -17,6 +17,6 @@ MOST_DESCRIBED_TILES = (1 << 30) // (RUN_BYTES + BLOCK_BYTES)
 def ready_bytes(num_tiles: float, num_splits: float = 0, num_blocks: int = 0) -> float:
     """The bytes of tiles with one record each (READY_TILE), as tiles with split K always have, and of one further
     record (SPLIT_TILE) for each of the `num_splits` places in C whose partial sums are reduced. `num_blocks`: the
-    length of the list block_first, 0 where there is none.
+    length of the list block_first, 0 if there is none.
     """
     return num_tiles * READY_TILE_BYTES + num_splits * SPLIT_TILE_BYTES + num_blocks * BLOCK_BYTES

@@ -23,7 +23,7 @@ class Runs:
     order.
 
     `tile_id` is the tile's row of the compiled table; `row`, `col` (elements) and `batch` are the run's origin; the
-    tiles accumulate over k in [k_begin, k_end). `mirrored` is 1 where each tile is also stored transposed, as its
+    tiles accumulate over k in [k_begin, k_end). `mirrored` is 1 if each tile is also stored transposed, as its
     mirror image in a symmetric C; by default it is 0.
     """
 
