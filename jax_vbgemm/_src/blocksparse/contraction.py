@@ -136,9 +136,7 @@ class Contraction:
         if in_call and self.packed:
             dtype = jnp.dtype(preferred_element_type or jnp.result_type(*self.dtypes))
             structure = self.structure({sector: shapes[sector] for sector in in_call}, dtype)
-            buffer = jnp.zeros(
-                structure.elements, dtype
-            )  # fully overwritten by the results, so the call does not read it
+            buffer = jnp.zeros(structure.elements, dtype)  # overwritten by the results: not read
             windows = {
                 sector: View.with_layout(buffer, self._matrix(layout)) for sector, layout in structure.layout_of.items()
             }

@@ -1,4 +1,4 @@
-"""Whether a map is one call or dots of XLA, by the cost model."""
+"""Decides by the cost model whether a map is one call or XLA's dots."""
 
 from __future__ import annotations
 

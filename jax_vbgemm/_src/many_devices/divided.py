@@ -1,4 +1,4 @@
-"""divided: a function of many matrices, of which each device of a mesh axis computes a part."""
+"""divided: applies a function to many matrices, each device of a mesh axis computing a part of them."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def divided(
             everything = np.arange(len(arrays)), extras, [None] * len(arrays), [x.dtype for x in arrays]
             return list(function(arrays, *everything))
         local = [x.shape for x in arrays]
-        # Each device reads only some operands, so that cotangents have to be summed over the devices, which the
-        # transpose of this cast does.
+        # Each device reads only some operands, so cotangents must be summed over the devices. The transpose of this
+        # cast does that.
         arrays, extras = jax.tree.map(lambda x: compat.varying(x, axes.names), (arrays, extras))
         arrays = compat.unite_varying(arrays)  # all results lie in one buffer
         arrays = [x.reshape(-1, *x.shape[-2:]) if x.ndim > 3 and x.size else x for x in arrays]
@@ -76,7 +76,7 @@ def divided(
         sent: tuple[Sequence[Layout], Sequence[Any]] = (), ()
         for this_round, round_layouts, operands in zip(rounds, layouts, received, strict=True):
             outgoing = _computed(function, this_round, round_layouts, arrays, operands, extras, axes)
-            # Else XLA might use the previous round's results before it computes this round's, and would wait for them.
+            # Otherwise XLA might use the previous round's results, and wait for them, before it computes this round's.
             waited = jax.tree.leaves(outgoing)
             _collect(sent[0], jax.tree.map(lambda rows, waited=waited: after(rows, waited), sent[1]), found)
             pairs = zip(round_layouts, outgoing, strict=True)
@@ -97,7 +97,7 @@ def divided(
 
 
 def _layouts(this_round: Round, stacks: Sequence[Stack]) -> list[Layout]:
-    """The layouts of a round: one for each dtype of those stacks that are held alike."""
+    """The layouts of a round: one for each dtype and each way in which stacks are held."""
     shares: dict[Hashable, list[list[Piece]]] = defaultdict(lambda: [[] for _ in this_round.shares])
     for device, share in enumerate(this_round.shares):
         for piece in share:
@@ -115,7 +115,7 @@ def _computed(
     extras: Any,
     axes: MeshAxes,
 ) -> list[Any]:
-    """What this device sends of its results, for each layout."""
+    """The results that this device sends, for each layout."""
     shares = [[p.array for layout in layouts for p in layout.shares[device]] for device in range(axes.size)]
     index = jax.lax.axis_index(axes.names)
     varying = tuple(dict.fromkeys((*axes.names, *sorted(jax.typeof(arrays[0]).mat.varying))))

@@ -20,13 +20,13 @@ Shares = Sequence[Sequence[Piece]]
 
 
 def layout_of(shares: Shares, stacks: Sequence[Stack]) -> Layout:
-    """The layout of pieces whose stacks have one dtype and are held alike."""
+    """The layout of pieces whose stacks share one dtype and are held in the same way."""
     axis = next(stacks[p.array].axis for share in shares for p in share)
     return {None: Copies, -3: Layers}.get(axis, Slices)(shares, stacks)
 
 
 class Layout:
-    """The pieces of each device in one round, of stacks of one dtype that devices hold alike.
+    """Each device's pieces in one round, of stacks of one dtype that devices hold in the same way.
 
     The methods are for use inside a shard_map, where `arrays` are what the device holds of each stack. `device` is the
     device whose part is meant; None: the one that runs the program, whose pieces are of the same kinds as those of
@@ -43,7 +43,7 @@ class Layout:
         self.aligned = row_multiple(self.result)
 
     def received(self, arrays: Sequence[jax.Array], names: tuple[str, ...]) -> Any:
-        """What devices send each other before the round."""
+        """The operands that devices send each other before the round."""
         del arrays, names
 
     def parts(
@@ -53,19 +53,19 @@ class Layout:
         raise NotImplementedError
 
     def places(self, device: int) -> tuple[Any, list[View | None]]:
-        """An empty buffer for the results, and where in it each one may be written."""
+        """An empty buffer for the results, and the position of each result in it."""
         return None, [None] * len(self.shares[device])
 
     def outgoing(self, buffer: Any, device: int, values: Iterator[Any]) -> Any:
-        """What the device sends of its results, which are taken from `values`."""
+        """The part of the results in `values` that the device sends."""
         raise NotImplementedError
 
     def sent(self, outgoing: Any, names: tuple[str, ...]) -> Any:
-        """What a device has after the results have been sent."""
+        """The buffer that a device has after the results have been sent."""
         raise NotImplementedError
 
     def collected(self, rows: Any) -> Iterator[tuple[Piece, jax.Array]]:
-        """From what has been sent, the results for what the device holds of each stack."""
+        """From the received buffer, the results for the part of each stack that the device holds."""
         raise NotImplementedError
 
 
@@ -156,7 +156,7 @@ class Slices(Layout):
     def _padded(
         self, values: Sequence[jax.Array], share: Sequence[Piece], lead: tuple[int, ...], dtype: Any
     ) -> list[jax.Array]:
-        """The values (*lead, size), with zeros between them, so that each begins at its start."""
+        """The values (*lead, size), padded with zeros so that each begins at its position in `starts`."""
         ends = [*(self.starts[p] for p in share), self.length]
         filled: list[jax.Array] = []
         position = 0

@@ -57,7 +57,7 @@ def in_rounds(
     lengths = [slot[0].stop - slot[0].start for slot in slots]
     costs = [seconds[slot[0].array] for slot in slots]
     total = sum(length * cost for length, cost in zip(lengths, costs, strict=True))
-    if any(left) and total < _SECONDS_OF_ROUND:  # a round of its own takes longer
+    if any(left) and total < _SECONDS_OF_ROUND:  # a separate round would take longer
         remaining = [0 if array in held else count for array, count in enumerate(counts)]
         kept = [slot for slot in slots if slot[0].array in held]
         shares = partition(remaining, seconds, devices)
@@ -78,7 +78,7 @@ Slot = tuple[Piece, ...]  # one piece for each device, of one kind and length
 
 
 def _slots(counts: Sequence[int], kinds: Sequence[Hashable], devices: int) -> tuple[list[Slot], list[int]]:
-    """As many slots as there are, and the number of matrices of each stack that are left, which are its last ones."""
+    """The slots that can be filled, and the number of matrices left over in each stack, which are its last ones."""
     slots = [
         tuple(Piece(array, device * each, (device + 1) * each) for device in range(devices))
         for array, each in enumerate(count // devices for count in counts)
@@ -129,7 +129,7 @@ def partition(counts: Sequence[int], seconds: Sequence[float], devices: int) -> 
         until, device = heapq.heappop(busy)
         taken[device][array] += matrices
         heapq.heappush(busy, (until + matrices * seconds[array], device))
-    # All matrices of a stack are equivalent, so that each device takes consecutive ones: one slice, which is one array.
+    # All matrices of a stack are equivalent, so each device takes consecutive ones, which are one slice.
     shares: list[tuple[Piece, ...]] = []
     starts = [0] * len(counts)
     for device_shares in taken:

@@ -47,7 +47,7 @@ def specs_of(
 
 
 def _spec(where: str, sharding: Any, axes: MeshAxes) -> Any:
-    """The PartitionSpec of what is given for a leaf, or None."""
+    """The PartitionSpec for the sharding given for a leaf, or None."""
     if isinstance(sharding, jax.sharding.SingleDeviceSharding):
         if axes.mesh.size == 1:
             return None

@@ -1,4 +1,4 @@
-"""Turns layouts into addresses, as descriptors hold them: one row stride, one column stride and two batch strides.
+"""Turns layouts into the addresses that descriptors hold: a row stride, a column stride and two batch strides.
 
 Where the rows or the columns have several levels, the longest level stays and the other levels become batch dimensions:
 irreps data with many nodes times 2l + 1 components becomes a batch of 2l + 1 products over all nodes. Where K has
@@ -24,7 +24,7 @@ LARGEST_STRIDE = 2**31 - 1
 
 
 class Place(NamedTuple):
-    """Where a batch of matrices lies in its buffer, in elements."""
+    """The position of a batch of matrices in its buffer, in elements."""
 
     offset: int
     row_stride: int
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 class Address(NamedTuple):
-    """One product as a descriptor holds it: batch index i stands for (i // inner_batch, i % inner_batch).
+    """One product in a descriptor's form: batch index i means (i // inner_batch, i % inner_batch).
 
     pair: the index of the pair of factors from which the product comes.
     """

@@ -120,12 +120,12 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
     if call.is_packed and call.views is None and call.shapes:
         call = _with_new_members(call)
     arrays: list[Any] = [operand.array for operand in call.operands]
-    # Nothing can be planned for symbolic dimensions (jax.export).
+    # Symbolic dimensions (jax.export) cannot be planned for.
     read = (x.buffer.shape if isinstance(x, View) else x.shape for x in arrays)
     shapes = chain(call.shapes, read, (operand.shape for operand in call.operands))
     by_plan = implementation == "kernel" or all(map(compat.is_static, shapes))
     writes, targets = ([], []) if call.views is None else windows_into(call.views, call.shapes, arrays)
-    # Where XLA computes part of the results, they are arrays first and are put into their windows afterwards.
+    # If XLA computes some of the results, they become arrays first and are copied into their windows afterwards.
     put_later = not by_plan or any(call.after)
 
     def run(given: list[Any]) -> list[jax.Array]:
@@ -168,7 +168,7 @@ def _as(array: Any, shape: Shape, dtype: Any) -> Any:
 
 
 def _unchecked(run: Callable[..., Any], epilogues: Sequence[Epilogue]) -> Callable[..., Any]:
-    """`run` with JAX's checkers (jax_debug_nans, jax_debug_infs) looking at the final results alone.
+    """`run`, with JAX's checkers (jax_debug_nans, jax_debug_infs) applied only to the final results.
 
     Where beta is 0, C may hold NaN that does not reach the results, and a check of each step would report it.
     """

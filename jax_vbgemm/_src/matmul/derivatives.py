@@ -41,7 +41,7 @@ def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, batched: Batched) ->
 
 
 def _stay_in_kernel(tangents: Sequence[Any], batched: Batched) -> bool:
-    """Whether the kernel can compute results and tangents with their epilogues.
+    """Whether the kernel can compute both results and tangents, including their epilogues.
 
     It can where each result is alpha sum + bias with a number for alpha, and where a bias has a tangent only if its sum
     has one.
@@ -80,7 +80,7 @@ def _is_nonzero(tangent: Any) -> bool:
 
 
 def _zero(result: jax.Array) -> Any:
-    """The tangent of a result that does not move."""
+    """The tangent of a result that does not depend on a moving operand."""
     return ad.Zero(jax.typeof(result).to_tangent_aval())
 
 
@@ -163,8 +163,8 @@ def _follows_from_result(epilogue: Epilogue, tangents: Sequence[Any], dtype: Any
     if isinstance(epilogue.alpha, tuple) and _is_nonzero(tangents[epilogue.alpha[0]]):
         return False
     if epilogue.activation == "relu" and epilogue.alpha != 1:
-        # A sum times a small alpha may be positive in the accumulator and round to 0 in float16, which has fewer
-        # exponents: the result then does not tell where relu has a slope. bfloat16 has those of float32.
+        # A sum times a small alpha may be positive in the accumulator and round to 0 in float16, whose exponent range
+        # is smaller: the result then does not tell where relu has a slope. bfloat16 has float32's range.
         return bool(dtype in (accumulator(dtype), jnp.bfloat16))
     return epilogue.activation in (None, "relu")
 

@@ -77,7 +77,7 @@ def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activa
 def _addends(call: Call, option: str, tree: Any) -> list[Operand | None]:
     """C or the bias of each result, or None. An object that is given several times becomes one array."""
     leaves = leaves_of(call, option, unpacked(tree))
-    if option == "bias":  # a bias is small and broadcast, so that a copy of a view costs little
+    if option == "bias":  # a bias is small and broadcast, so copying a view costs little
         leaves = [dense(leaf) for leaf in leaves]
     given, index = distinct(leaves)
     arrays = [

@@ -27,7 +27,7 @@ class FactorTree(NamedTuple):
     argument: str
     tree: Any
     arrays: list[Operand]  # the leaves of the tree
-    written: Callable[[int], str]  # how the user would write leaf i
+    written: Callable[[int], str]  # leaf i in the user's notation
     is_packed: bool  # whether As or Bs was a RaggedArray
 
 
@@ -171,8 +171,8 @@ def _flags(name: str, option: str, flags: Any, of: FactorTree) -> list[bool]:
 
 
 def is_float8(*operands: Operand) -> bool:
-    """Whether an operand is an 8-bit float. It promotes with no other dtype, and is multiplied as it is where the
-    caller names the dtype of the result."""
+    """Whether an operand is an 8-bit float. It promotes with no other dtype, and is multiplied without conversion if
+    the caller names the result's dtype."""
     return any(jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1 for x in operands)
 
 

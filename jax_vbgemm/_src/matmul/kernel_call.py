@@ -89,7 +89,7 @@ def kernel_call(
 
 
 def _terms_side_by_side(x: Placed, device: DeviceSpec, planner: Any) -> int:
-    """The number of a sum's products if they are planned as a batch, else 1.
+    """The number of a sum's products if they are planned as a batch, otherwise 1.
 
     A GPU computes the products of a tile side by side, as K slices of it whose partial sums are added. Where these
     slices have one length, the planner sees a batch of products in place of one product with a long K. A user's planner
@@ -169,7 +169,7 @@ class _Buffers:
         )
 
     def reads(self, placed: Sequence[Placed]) -> Counter[Any]:
-        """How often each array is passed to the call or read as a source."""
+        """The number of times that each array is passed to the call or read as a source."""
         reads = Counter([*self._factors, *(name[1] for name in self._addends if name[0] == "bias")])
         reads.update(self._key_of_source(x) for x in placed if x.source is not None)
         reads.update(("array", array) for array in self._array_of_base.values())
@@ -264,7 +264,7 @@ def _added_by_xla(
 
     Each product is a result of its own in the accumulator's dtype, and XLA adds the products.
     """
-    # Views are copied, as a K of several levels would again become several products.
+    # Views are copied, because a K of several levels would again become several products.
     operands = [dense(x) for x in operands]
     alone = [
         Sum([term._replace(symmetric=term.symmetric and len(x.terms) == 1)], x.shape, x.dtypes, x.depth)

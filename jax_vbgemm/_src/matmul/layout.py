@@ -234,11 +234,11 @@ class _Box(NamedTuple):
     array: Shape
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
-    order: tuple[int, ...]  # the level that each axis of the box is
+    order: tuple[int, ...]  # the level of each axis of the box
 
 
 def _box(layout: Layout, elements: int) -> _Box | None:
-    """The layout as a box; None if it is none, or may be none."""
+    """The layout as a box; None if it is not one, or may not be one."""
     try:
         return _sure_box(layout, elements)
     except compat.InconclusiveSizes:

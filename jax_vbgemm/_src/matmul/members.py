@@ -71,7 +71,7 @@ class Members:
 
     @functools.cached_property
     def _padded_pieces(self) -> tuple[np.ndarray, np.ndarray]:
-        """The last 16 bytes of each row that has padding: their number in the buffer, and how many of their elements
+        """The last 16 bytes of each row that has padding: their index in the buffer, and how many of their elements
         belong to the row."""
         numbers, counts = [], []
         for shape, layout in zip(self.shapes, self.layouts, strict=True):
@@ -109,7 +109,7 @@ def members_of(structure: Any, shapes: Sequence[Shape], dtype: Any) -> Members:
 
 
 def row_multiple(dtype: Any) -> int:
-    """A multiple of this many elements is one of ROW_BYTES."""
+    """The number of elements whose multiples are multiples of ROW_BYTES."""
     return max(1, ROW_BYTES // int(np.dtype(dtype).itemsize))
 
 

@@ -37,7 +37,7 @@ def covers(layouts: tuple[Layout, ...], elements: int) -> bool:
 
 
 def _are_provably_disjoint(one: Layout, other: Layout) -> bool:
-    """Whether two layouts have no position in common, whatever the values of symbolic sizes."""
+    """Whether two layouts have no position in common for any values of symbolic sizes."""
     return compat.certainly(lambda: not _overlap_two(one, other))
 
 

@@ -46,8 +46,8 @@ class RaggedArray:
 
     buffer: Any
     members: Members
-    __array_ufunc__ = None  # with a NumPy number on the left, this class does the arithmetic
-    __contains__ = None  # `in` could mean a key or a member, so it is refused
+    __array_ufunc__ = None  # a NumPy scalar on the left leaves the arithmetic to this class
+    __contains__ = None  # `in` could mean a key or a member, so it is not supported
 
     def __init__(self, buffer: Any, members: Members) -> None:
         self.buffer, self.members = buffer, members
@@ -291,8 +291,8 @@ def packable(name: str, written: str, x: Any) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="members")
 def _members_of(buffer: Any, members: Members) -> list[jax.Array]:
-    """All members as arrays, by one split: its transpose is one concatenation, where the transpose of each slice would
-    be an array as large as the buffer."""
+    """All members as arrays, by one split: its transpose is one concatenation, whereas the transpose of each slice
+    would be an array as large as the buffer."""
     if not members.shapes:
         return []
     pitches = [pitch_of(shape, members.multiple) for shape in members.shapes]

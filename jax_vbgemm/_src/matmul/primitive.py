@@ -94,7 +94,7 @@ class Batched(NamedTuple):
 
 
 class TermSizes(NamedTuple):
-    """What a term computes: C (*batch, m, n) = sum over k."""
+    """The sizes of a term C (*batch, m, n) = sum over k."""
 
     batch: Shape
     m: int

@@ -39,7 +39,7 @@ def _is_converted(dtype: Any) -> bool:
 def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: Any) -> jax.Array:
     """One product op(lhs) @ op(rhs) in `dtype`."""
     # Both factors get equal ranks: for some 16-bit factors of different rank, XLA's CPU backend compiles products that
-    # it cannot run (jax 0.11.2).
+    # fail at run time (jax 0.11.2).
     rank = max(lhs.ndim, rhs.ndim)
     lhs, rhs = (x.reshape((*(1,) * (rank - x.ndim), *x.shape)) for x in (lhs, rhs))
     a = jnp.swapaxes(lhs, -1, -2) if term.transpose_a else lhs
@@ -49,7 +49,7 @@ def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: 
         return jnp.matmul(factor(a, wide), factor(b, wide), preferred_element_type=wide).astype(dtype)
     if a.dtype == b.dtype:
         return jnp.matmul(a, b, precision=precision, preferred_element_type=dtype)
-    # A float8 cotangent and its factor: jnp.matmul would promote them, XLA's dot takes them without conversion.
+    # For a float8 cotangent and its factor: jnp.matmul would promote them; XLA's dot takes them without conversion.
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
     axes = tuple(range(rank - 2))

@@ -81,7 +81,7 @@ def transpose(cotangents: Sequence[Any], *arrays: Any, batched: Batched) -> list
 
 
 class _Cotangent(NamedTuple):
-    """A sum of products that a cotangent consists of, as the one call computes it."""
+    """A sum of products that is a cotangent, or a part of one; one call computes all of them."""
 
     target: int  # the linear operand
     shape: Shape  # before the operand's broadcast is summed
@@ -120,7 +120,7 @@ def _transpose_of_sums(
         products.append(product._replace(lhs=len(factors), rhs=len(factors) + 1, out=out))
         factors += [lhs, rhs]
 
-    # The kernel rounds to the primal's dtype where an operand has one cotangent. Where several are added, they are in
+    # If an operand has one cotangent, the kernel rounds it to the primal's dtype. If several are added, they stay in
     # the accumulator's dtype until their sum is rounded.
     sums = list(numbers)
     members = Counter(cotangent_sum.target for cotangent_sum in sums)
@@ -181,7 +181,7 @@ def _transpose_of_product(
     as_xla = _only_xla(avals[term.lhs].dtype, avals[term.rhs].dtype, cotangent.dtype)
     if not as_xla:
         dc, x = _multiplicable(dc, x)
-    # In the accumulator's dtype, so that it is rounded once.
+    # Computed in the accumulator's dtype, so that it is rounded once.
     wide = dc.dtype if as_xla or jnp.issubdtype(dc.dtype, jnp.complexfloating) else accumulator(avals[target].dtype)
     a, b = term.transpose_a, term.transpose_b
     if for_lhs:
@@ -202,7 +202,7 @@ def _result_destinations(
     factors: list[Any],
 ) -> tuple[list[Window], list[Target]]:
     """The windows and targets of a call of which some results are written into windows of the arrays `written`, which
-    are zero elsewhere; each other result has a target of its own, behind these.
+    are zero elsewhere; each other result has a target of its own, after these.
 
     `shapes`: of all arrays. The bases of targets become the last factors.
     """

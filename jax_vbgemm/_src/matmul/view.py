@@ -52,7 +52,7 @@ class View:
 
     buffer: Any
     layout: Layout
-    elements: int  # the buffer's size when the view was made; vmap and scan may stack buffers
+    elements: int  # the buffer's size at the view's creation; vmap and scan may stack buffers
 
     def __init__(self, buffer: Any, shape: Any, strides: Any = None, offset: Any = 0) -> None:
         self.buffer = _checked_buffer("View", "buffer", buffer)
@@ -63,7 +63,8 @@ class View:
 
     @classmethod
     def of(cls, x: Any, pattern: str, *, window: Any = None, **sizes: int) -> View:
-        """A view of x by an einops pattern: "node (mul c) -> (node c) mul", with the sizes that x does not tell.
+        """A view of x by an einops pattern: "node (mul c) -> (node c) mul", with the sizes that x's shape does not
+        determine.
 
         Args:
           x: the array whose axes the left side names.
@@ -141,7 +142,7 @@ class View:
         return View.with_layout(self.buffer, self.layout.transpose(axes))
 
     def misfit(self) -> str | None:
-        """Why the view does not fit its buffer; None if it fits."""
+        """The reason why the view does not fit its buffer; None if it fits."""
         end, found = self.layout.end, self.buffer.size
         if not compat.certainly(lambda: end <= found):
             return f"its last element is number {end - 1} of a buffer of {found} elements"
@@ -201,6 +202,6 @@ def _checked_buffer(name: str, argument: str, buffer: Any) -> jax.Array:
     if isinstance(buffer, View):
         raise TypeError(f"{name}: {argument} is a View already: take its buffer, or its dense() as an array of its own")
     if not isinstance(buffer, jax.Array):
-        # A NumPy array would be converted to another buffer for each of its views.
+        # Each view of a NumPy array would convert it to a new buffer.
         raise TypeError(f"{name}: {argument} must be a jax.Array, as jnp.asarray makes one, but is {shown(buffer)}")
     return buffer

@@ -1,5 +1,5 @@
-"""The primitive's rule for vmap: the mapped axis becomes the first batch dimension, which a kernel sees as a count and
-a stride."""
+"""The primitive's rule for vmap: the mapped axis becomes the first batch dimension, which a kernel receives as a count
+and a stride."""
 
 from __future__ import annotations
 

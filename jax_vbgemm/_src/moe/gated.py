@@ -73,7 +73,7 @@ def gated_dot(
         raise ValueError(f"{name}: rhs[0] is {weights[0].shape} but rhs[1] is {weights[1].shape}: they must be equal")
     if not pair and width % 2:
         raise ValueError(f"{name}: rhs is {weights[0].shape}: gate and up lie side by side, but {width} is odd")
-    # Each array has its own sums of gradients, or scales.
+    # Each array has its own gradient sums or scales.
     apart = pair and (options.get("rhs_gradient") is not None or any(isinstance(array, Scaled) for array in weights))
     rhs = tuple(weights) if pair else weights[0]
     if pair and not apart and options.get("bias") is not None:
@@ -122,7 +122,7 @@ def gated_dot(
 
 
 def applied(name: str, what: str, function: Any, *values: jax.Array, defined: jax.Array | None = None) -> jax.Array:
-    """function(*values), of the shape and dtype of the first one; ValueError if it cannot be.
+    """function(*values), with the shape and dtype of the first value; ValueError if that is not possible.
 
     defined: which rows are defined, where not all are. In the others, values and the function's cotangent are zeros:
     gradients of what the function depends on besides its arguments are sums over all rows.
@@ -141,7 +141,7 @@ def applied(name: str, what: str, function: Any, *values: jax.Array, defined: ja
 
 
 def clamped_swiglu(gate: jax.Array, up: jax.Array, *, limit: float = 7.0, alpha: float = 1.702) -> jax.Array:
-    """The gate of gpt-oss: (up + 1) gate sigmoid(alpha gate), of a gate of at most `limit` and up within +-limit.
+    """The gate of gpt-oss: (up + 1) gate sigmoid(alpha gate), with gate clipped to at most `limit` and up to +-limit.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb

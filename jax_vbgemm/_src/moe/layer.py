@@ -227,8 +227,8 @@ def expert_mlp(
             f"{name}: gate_up is {shapes} but down is {down.shape}: gate_up must be (experts, {first_shape}) and down "
             f"(experts, {second_shape})"
         )
-    # On the devices of experts, the tokens of all devices have choices, of which only those of the device's own experts
-    # are rows with weights.
+    # On a device with experts, the choices of all devices' tokens are rows, but only those for the device's own experts
+    # have weights.
     rest = {"undefined_rest": axes is not None}
     options: dict[str, Any] = {"precision": precision, "implementation": implementation, **rest}
     first, second = options | {"transpose_rhs": transposes[0]}, options | {"transpose_rhs": transposes[1]}
@@ -258,7 +258,7 @@ def expert_mlp(
         first["rhs_gradient"], second["rhs_gradient"] = gradients
 
     def contributions(x: jax.Array, routing: Routing, wide: bool) -> jax.Array:
-        """What the experts add to each token, (tokens, n), in the accumulator's dtype if `wide`."""
+        """The experts' contribution to each token, (tokens, n), in the accumulator's dtype if `wide`."""
         if quantized_experts is not None:
             assert known is not None
             return quantized_mlp(
@@ -268,11 +268,11 @@ def expert_mlp(
         defined = None
         if axes is not None:
             defined = rows_with_weights(routing.group_sizes, None, routing.order.shape[0], experts)
-        # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
+        # Without derivatives, tokens are not copied if the kernel reads rows by index.
         row_options = first | {"gather": (routing.rows, routing.slots)}
-        # Where nothing is added to the second product, each row is multiplied by its probability in the first product's
-        # epilogue: the gradient of a probability then follows from features that the gradient of `down` needs anyway,
-        # and results of experts are neither kept nor read for it.
+        # If the second product has no bias, each row is multiplied by its probability in the first product's epilogue:
+        # the gradient of a probability then follows from features that the gradient of `down` needs anyway, and results
+        # of experts are neither kept nor read for it.
         scales_results = bias is not None or not gated
         if not scales_results:
             row_options["row_scale"] = factors_of_rows(routing).astype(accumulator(x.dtype))

@@ -29,7 +29,7 @@ def over_devices(
     contributions: Contributions, x: jax.Array, routing: Routing, results: Any, dtype: Any, axes: MeshAxes,
     exchange: str | None, chunks: int,
 ) -> jax.Array:  # fmt: skip
-    """The sums of the experts' contributions to this device's tokens, (tokens, results), of a dtype.
+    """The sums of the experts' contributions to this device's tokens, (tokens, results), in `dtype`.
 
     contributions: from (x, routing, wide) to what this device's experts add to tokens, (tokens, results), of `dtype`,
     or of the accumulator's dtype if `wide`. exchange: None for the cheapest. chunks: of the tokens.
@@ -40,7 +40,7 @@ def over_devices(
         traffic = traffic_of_tokens(tokens, x.shape[1], results, k, axes.size, *sizes)
         exchange = choose(traffic, traced_target()).exchange
     bounds = [(tokens * i // chunks, tokens * (i + 1) // chunks) for i in range(chunks)]
-    # All are sent before the first product, so that none waits for the products of another one.
+    # All chunks are sent before the first product, so that no exchange waits for another chunk's products.
     sent = [start_exchange(exchange, *_part(x, routing, *part, chunks), dtype, axes) for part in bounds]
     sums = [part.added(contributions(part.x, part.routing, part.wide)) for part in sent]
     return sums[0] if chunks == 1 else jnp.concatenate(sums)
@@ -55,7 +55,7 @@ def _part(x: jax.Array, routing: Routing, start: int, stop: int, chunks: int) ->
 
 
 def check_chunks(name: str, chunks: Any) -> None:
-    """TypeError or ValueError if `chunks` is no positive integer."""
+    """TypeError or ValueError if `chunks` is not a positive integer."""
     if not is_integer(chunks):
         raise TypeError(f"{name}: chunks must be an integer, not {chunks!r}")
     if chunks < 1:
@@ -63,7 +63,7 @@ def check_chunks(name: str, chunks: Any) -> None:
 
 
 class OwnerExchange(NamedTuple):
-    """What a device computes with its own experts.
+    """The input of a device's own experts: rows or tokens and their routing.
 
     x: (tokens, d) that were received. routing: of these to the device's experts. wide: whether the contributions to
     each of them have to be of the accumulator's dtype. added: from the contributions (tokens, n) to the sums for the
@@ -102,14 +102,15 @@ def owner_routing(routing: Routing, own: int, axes: MeshAxes) -> Routing:
 
 
 def _add_on_source(axes: MeshAxes, contributions: jax.Array) -> jax.Array:
-    """Contributions are rounded to their tokens' dtype once, as the results of experts are, and added wide."""
+    """Adds contributions in the accumulator's dtype; each is rounded once to its token's dtype, like an expert's
+    result."""
     parts = axes.exchanged_parts(contributions)
     parts = parts.reshape(axes.size, parts.shape[0] // axes.size, parts.shape[1])
     return parts.astype(accumulator(parts.dtype)).sum(axis=0).astype(parts.dtype)
 
 
 def _by_rows(x: jax.Array, routing: Routing, own: int, axes: MeshAxes) -> OwnerExchange:
-    """Each choice of a token is a row, which goes to the owner of its expert; the result of each row comes back."""
+    """Sends a row for each choice of a token to the owner of the expert, and the row's result back."""
     rows = RowExchange.of(axes, routing.group_sizes, own, routing.order.shape[0])
     received = rows.to_owners(dispatched(x, routing))
     factors = rows.to_owners(factors_of_rows(routing)[:, None])

@@ -1,4 +1,4 @@
-"""Experts in 8 bits: their products and those of their gradients by 8-bit floats."""
+"""Experts in 8 bits: their products, and the products of their gradients, use 8-bit floats."""
 
 from __future__ import annotations
 
@@ -92,10 +92,11 @@ def quantized_mlp(
     Derivatives of first order, in reverse mode.
     """
     form = _Form(activation, cotangents, wgrad, np.dtype(dtype), implementation)
-    # The probabilities take part as those of rows, through which their gradient passes.
+    # The probabilities enter as row scales, through which their gradients pass.
     scale = factors_of_rows(routing).astype(np.float32)
     leaves, structure = jax.tree.flatten((x, gate_up, down, experts, routing, scale))
-    # A cotangent varies as its operand does: those of weights that all devices share are summed by this cast.
+    # A cotangent varies over the same mesh axes as its operand: the transpose of this cast sums those of shared
+    # weights.
     result: jax.Array = _mlp(form, *jax.tree.unflatten(structure, compat.unite_varying(leaves)))
     return result
 
@@ -115,7 +116,7 @@ class _Form(NamedTuple):
 
 
 class _Places(NamedTuple):
-    """Where rows are in aligned groups: the groups' sizes, and at each place the row and its token, or -1."""
+    """The rows in aligned groups: the groups' sizes, and for each position the row and its token, or -1."""
 
     sizes: jax.Array
     rows: jax.Array
@@ -131,7 +132,7 @@ def _places(form: _Form, routing: Routing) -> _Places | None:
 
 
 def _quantized_tokens(x: jax.Array, dtype: str, routing: Routing, places: _Places | None) -> Rounded:
-    """The token of each row, in 8 bits: rounded as often as it is chosen, which takes no longer than moving it."""
+    """The token of each row, in 8 bits. A token is quantized once per choice, which takes no longer than copying it."""
     if places is None:
         return quantized(dtype, x=x[None], index=routing.rows, of_rows=True)
     return quantized(
@@ -159,7 +160,7 @@ def _mlp(
     form: _Form, x: jax.Array, gate_up: jax.Array, down: jax.Array, experts: QuantizedExperts, routing: Routing,
     scale: jax.Array,
 ) -> jax.Array:  # fmt: skip
-    if gate_up.shape[-1] // 2 % SCALED:  # a block of columns has some of both halves
+    if gate_up.shape[-1] // 2 % SCALED:  # a block of columns contains both halves
         return _forward(form._replace(wgrad="wide"), x, gate_up, down, experts, routing, scale)[0]
     hidden = form.dot(
         _quantized_tokens(x, FORWARD, routing, None), experts.gate_up, routing, x.dtype, gated=True,
@@ -180,7 +181,7 @@ def _forward(
         FORWARD, places, sums.shape[0], form="gated", activation=form.activation, sums=sums[None], row_scale=scale
     )
     result = _sum_tokens(form, form.dot(hidden, experts.down, routing, x.dtype), routing)
-    # Gradients of weights in 8 bits need no more of the tokens and of the hidden features than their transposes.
+    # 8-bit gradients of weights only need the transposes of the tokens and of the hidden features.
     kept = x if places is None else [_transposed(factor) for factor in (tokens, hidden)]
     return result, (kept, gate_up, down, experts, routing, scale, sums, places)
 

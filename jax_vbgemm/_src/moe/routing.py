@@ -129,7 +129,7 @@ def route(
         if value is not None and not needed:
             raise ValueError(f"{name}: {option} is given {'without' if experts is None else 'with'} experts")
     wide = accumulator(logits.dtype)
-    present = None  # where choices may be none: whether each is one
+    present = None  # which choices exist, if some may be absent
     if experts is None:
         if not is_integer(k):
             raise TypeError(f"{name}: k must be an integer, not {k!r}")
@@ -181,8 +181,8 @@ def route(
 
 
 def routed(experts: jax.Array, probabilities: jax.Array, count: int, clamped: jax.Array | None = None) -> Routing:
-    """The routing of tokens whose experts are known: (tokens, k) int32 in [0, count), or -1 for none, whose
-    probabilities are 0. Choices of no expert come after the last group."""
+    """The routing of tokens whose experts are known: (tokens, k) int32 in [0, count), or -1 for no expert, with
+    probability 0. Choices without an expert come after the last group."""
     flat = experts.reshape(-1)
     sizes, order = sorted_with_rest(flat, flat >= 0, count)
     slots = inverse_permutation(order).reshape(experts.shape)
@@ -209,7 +209,7 @@ def _probabilities(
         normalize = chosen.shape[1] > 1
     if not normalize:
         return _selected(score(logits, scores), chosen, distinct)
-    # Scores may underflow in all chosen experts: they cannot be scaled afterwards.
+    # The scores of all chosen experts may underflow: they cannot be normalized afterwards.
     selected = _selected(log_scores(logits, scores), chosen, distinct)
     if present is None:
         return jax.nn.softmax(selected, axis=-1)
@@ -220,14 +220,14 @@ def _probabilities(
 
 def _selected(values: jax.Array, chosen: jax.Array, distinct: bool) -> jax.Array:
     """values[i, chosen[i, j]], of values (tokens, experts) and chosen (tokens, k). The transpose is a scatter that adds
-    at most one number to each place: more of them would have no fixed order on a GPU. `distinct`: whether no token
-    has the same choice twice."""
+    at most one value to each element: several would have no fixed order on a GPU. `distinct`: whether no token has the
+    same choice twice."""
     row = jax.lax.broadcasted_iota(jnp.int32, chosen.shape, 0)
     if distinct:
         return values.at[row, chosen].get(mode="promise_in_bounds", unique_indices=True)
     same = chosen[:, :, None] == chosen[:, None, :]
     place = jnp.arange(chosen.shape[1], dtype=jnp.int32)[None]
-    first = jax.lax.argmax(same, 2, jnp.int32) == place  # the others of equal choices read outside of the values, zeros
+    first = jax.lax.argmax(same, 2, jnp.int32) == place  # repeated choices read outside of the values: zeros
     read = jnp.where(first, chosen, values.shape[1] + place)
     once = values.at[row, read].get(mode="fill", fill_value=0, unique_indices=True)
     return jnp.where(same, once[:, None, :], jnp.zeros((), values.dtype)).sum(axis=-1)

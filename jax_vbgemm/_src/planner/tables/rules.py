@@ -13,15 +13,15 @@ class Rules:
 
     Which problems get row tiles or column tiles (model/tile_families.py):
 
-    many_rows: from this many rows of the whole batch on, these tiles were the fastest in nearly all measurements: all of
-      them for at most `few_columns` columns (in elements narrower than float64 already from a quarter of that number of
+    many_rows: from this many rows of the whole batch on, these tiles were the fastest in nearly all measurements: all
+      of them for at most `few_columns` columns (in elements narrower than float64 already from a quarter of that number of
       rows on), and those on tensor cores for more columns.
     few_steps: below this K, tensor cores would mostly multiply zeros.
     largest_block: upper bound of the bytes that a block of these tiles reads and writes, as a multiple of its shared
       memory; beyond it, shorter tiles were faster, as there are too few blocks.
     narrow, streamed_steps: up to `narrow` columns, their waves stream rows with a K of up to `streamed_steps`.
-    many_transposed_elements: for few columns and a deep K, these tiles are taken from this many elements of A on, where A
-      is stored transposed.
+    many_transposed_elements: for few columns and a deep K, these tiles are taken from this many elements of A on, if
+      A is stored transposed.
 
     Which problems get deep tiles, or dot-product tiles:
 
@@ -40,8 +40,8 @@ class Rules:
 
     Elementwise kernels:
 
-    small_array: up to this many elements, reading an array once more in one kernel for many arrays takes less time than a
-      kernel of its own.
+    small_array: up to this many elements, reading an array once more in one kernel for many arrays takes less time than
+      a kernel of its own.
     """
 
     many_rows: int
@@ -75,8 +75,8 @@ class RaggedRules:
       if the product's K is at least so large (inf: never).
     counted_flop: with more work than this, thread blocks take tiles from a counter, which a memset clears before the
       kernel. With less, they take them in turn: some of them may end later, but there is no memset.
-    gathered_columns: up to this many columns of a matrix, the kernel reads rows by index; each column of tiles reads them
-      again, so that with more columns a copy of the rows before the kernel is faster.
+    gathered_columns: up to this many columns of a matrix, the kernel reads rows by index; each column of tiles reads
+      them again, so that with more columns a copy of the rows before the kernel is faster.
     """
 
     few_rows: int
