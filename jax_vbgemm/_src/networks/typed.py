@@ -131,9 +131,9 @@ def typed_layer(
 
 
 def _on_own_columns(activation: Activation, sizes: jax.Array, widths: Sequence[int]) -> Activation:
-    """An activation for rows that are padded to the widest network. The named ones are elementwise and finite at the
-    zeros of the padding. Another function may combine columns (softmax) or have an infinite slope at zero (sqrt): it is
-    called once for each width, on columns of this width alone."""
+    """An activation for rows that are padded to the widest network. Named activations are elementwise and finite at the
+    padding's zeros. Any other function may combine columns (softmax) or have an infinite slope at zero (sqrt), so it is
+    called once for each width, on columns of that width only."""
     name, function = resolve_activation(NAME, activation)
     if function is None or name is not None:
         return activation
@@ -143,7 +143,7 @@ def _on_own_columns(activation: Activation, sizes: jax.Array, widths: Sequence[i
         result = jnp.zeros_like(y)
         for width in sorted(set(widths)):
             own = width_of_row == width
-            # Rows of another width are filled with a number from the function's domain, for which nothing flows back.
+            # Rows of other widths are filled with a value from the function's domain, which gets no gradient.
             z = function(jnp.where(own, y[:, :width], jax.lax.stop_gradient(y[:, :1])))
             result = jnp.where(own, jnp.pad(z, ((0, 0), (0, y.shape[1] - width))), result)
         return result

@@ -35,7 +35,7 @@ LOWER = 1e-3
 
 _SAFETY_MARGIN = 0.02407327424182761
 _SAFETY = 1.01
-_LIMIT = 1 - 5e-6  # above this ratio of the ends, the optimum in float64 is the limit of the optima
+_LIMIT = 1 - 5e-6  # above this ratio of the interval's ends, the optimum in float64 equals the limit of the optima
 
 NAMES = (*_TABLES, "polar_express", "cans")
 
@@ -70,7 +70,7 @@ def coefficients(name: str, steps: int) -> np.ndarray:
 
 @functools.cache
 def _greedy(steps: int, safety_margin: float, safety: float) -> np.ndarray:
-    """The quintics each of which is optimal for the interval into which those before it have mapped [LOWER, 1].
+    """A sequence of quintics: each one is optimal for the interval into which its predecessors map [LOWER, 1].
 
     A safety margin keeps the lower end of a quintic's interval above a fraction of the upper end; otherwise small
     singular values would grow at the expense of those in between.
@@ -91,13 +91,13 @@ def _greedy(steps: int, safety_margin: float, safety: float) -> np.ndarray:
 
 
 def _minimax(lower: float, upper: float) -> Any:
-    """The odd quintic with the least largest distance from 1 on [lower, upper], by the exchange of Remez.
+    """The odd quintic that minimizes the maximum distance from 1 on [lower, upper], by the Remez exchange algorithm.
 
     The error of the optimum takes its extreme value with changing signs in four points: both ends and the two places
     between where the derivative is 0, which are found in turns with the coefficients.
     """
     if lower > _LIMIT * upper:
-        return np.array([15 / upper, -10 / upper**3, 3 / upper**5]) / 8  # the limit, of which the system is singular
+        return np.array([15 / upper, -10 / upper**3, 3 / upper**5]) / 8  # the limit, for which the system is singular
     inner = np.array([3 * lower + upper, lower + 3 * upper]) / 4
     signs = np.array([1, -1, 1, -1])
     error = np.inf

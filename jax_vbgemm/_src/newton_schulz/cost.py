@@ -20,16 +20,18 @@ from jax_vbgemm._src.planner.single_dots import dots_of, split
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 from jax_vbgemm._src.util import compat
 
-_GRAM_GAIN = 0.9  # Gram matrices round more, and predictions of small batches are no better than that; not measured
+# Not measured: Gram matrices add rounding errors, and predictions for small batches are no more accurate than this.
+_GRAM_GAIN = 0.9
 
-_ONE_BATCH_GAIN = 0.97  # that of all matrices by Gram matrices; without, square ones round as they always do
+# The gain for Gram matrices of all matrices; below it, square matrices keep their usual rounding.
+_ONE_BATCH_GAIN = 0.97
 
 Shaped = jax.Array | jax.ShapeDtypeStruct | View
 Rounds = tuple[tuple[Problem, ...], ...]
 
 
 def segments(steps: int, first: int = 2) -> list[int]:
-    """How many steps in a row are taken with the Gram matrix alone: `first`, then up to 3.
+    """The numbers of consecutive steps that use only the Gram matrix: `first`, then up to 3.
 
     Each segment computes the Gram matrix anew. Rounding makes its smallest eigenvalues negative, and each step
     amplifies them, the first two the most: two steps of Polar Express make about -1 of -1e-3. The authors restart
@@ -126,7 +128,7 @@ def members_by_gram(
 
 
 def matrix_seconds(xs: Sequence[Shaped], precision: Any, planner: AnyPlanner, dtype: Any = None) -> list[float]:
-    """Predicted seconds of a step for one matrix of each array, of any dtype; dtype: of the iterates, None for theirs.
+    """Predicted seconds of a step for one matrix of each array. dtype: of the iterates; None: the arrays' dtypes.
 
     They are equal in all processes of a program, as all must divide the work in the same way: they do not depend on the
     number of CPU cores that this process may use.
@@ -143,7 +145,7 @@ def matrix_seconds(xs: Sequence[Shaped], precision: Any, planner: AnyPlanner, dt
             found: Sequence[float] = split(
                 _rounds(members, iterated), iterated.name, _name(precision), device, resolve_planner(planner)
             ).members
-        else:  # a dtype without kernels, which XLA multiplies at a rate that no table has
+        else:  # a dtype without kernels, for which no table has XLA's rate
             rate = dict(device.peak_rates)["float32"]
             found = [_flops(products) / rate for products in zip(*_rounds(members, iterated), strict=True)]
         for index, value in zip(indices, found, strict=True):
@@ -152,7 +154,7 @@ def matrix_seconds(xs: Sequence[Shaped], precision: Any, planner: AnyPlanner, dt
 
 
 def least_saved_seconds() -> float:
-    """The predicted time that dividing replicated matrices among devices has to save, of all steps; 0 for a device on
+    """The predicted time over all steps that dividing replicated matrices among devices must save; 0 for a device on
     which it was not measured."""
     rules = backends.traced_target().mesh_rules
     return 0.0 if rules is None else rules.least_saved

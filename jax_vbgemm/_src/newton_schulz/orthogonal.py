@@ -180,7 +180,7 @@ def newton_schulz(
                 f"newton_schulz: {written(index)} would be iterated in bfloat16, in which Gram matrices are not exact "
                 "enough: use dtype='float16' with gram=True"
             )
-        if preconditioning == "aol" and not _sizes_tell(leaf.shape):  # only "aol" depends on which size is larger
+        if preconditioning == "aol" and not _sizes_tell(leaf.shape):  # "aol" alone depends on which size is larger
             raise ValueError(
                 f"newton_schulz: {written(index)} is {leaf.shape}, and 'aol' needs to know which size is larger: give "
                 "the symbolic sizes a constraint, such as 'm <= n'"
@@ -234,7 +234,8 @@ def _targets(into: Any, packed: Any, structure: Any, leaves: Sequence[jax.Array]
 
 
 def _put(results: Sequence[Any], targets: Sequence[View | None] | None) -> list[Any]:
-    """The results, of which those that are arrays yet are put into their views; views of one buffer share the last."""
+    """The results; those that are still arrays are written into their views. Views of one buffer share its newest
+    form."""
     if targets is None:
         return list(results)
     last: dict[int, Any] = {}
@@ -314,7 +315,7 @@ def _orthogonalized(
         places = into if isinstance(steps, int) and steps > 0 else None
         if dtype is not None and not narrow and result_dtype(dtype, leaf_dtype) != leaf_dtype:
             places = None
-        last: dict[int, Any] = {}  # the newest form of each buffer that is written into
+        last: dict[int, Any] = {}  # the newest form of each buffer that is written to
         for (alone, by_gram), members in groups.items():
 
             def gemm(*operands: Any, alone: bool = alone, **options: Any) -> Any:

@@ -170,7 +170,7 @@ def _segments(
         unit: Any = None  # None: 1
         if is_first and gram_divisor is not None:
             unit = units
-            root = 1 / (gram_divisor / unit)  # XLA would reassociate (unit scale) (unit scale)
+            root = 1 / (gram_divisor / unit)  # XLA would otherwise reassociate (unit scale) (unit scale)
             square = root * root
         result_type = iterates
         if is_last and how.dtype is not None:
@@ -196,8 +196,8 @@ def _segments(
 
 
 def _in_one_vector(numbers: list[_Numbers], dtype: Any) -> list[_Numbers]:
-    """The numbers, of which those that are traced are views of one vector: XLA computes it in one kernel, and products
-    read its elements in place. dtype: that of the matrices."""
+    """The numbers, with traced ones replaced by views of one vector, which XLA computes in one kernel and products read
+    in place. dtype: of the matrices."""
     leaves, structure = jax.tree.flatten(numbers)
     traced = {id(x): x for x in leaves if isinstance(x, jax.Array)}
     if traced:
@@ -241,12 +241,13 @@ def _product(grams: list[Any], segment: _Segment, small: int, gemm: Gemm) -> lis
 
 
 def _plus_identity(zs: Sequence[jax.Array], number: Any, small: int) -> list[jax.Array]:
-    """z + number * I for each matrix, rounded once: one call for all of up to `small` elements, as for norms."""
+    """z + number * I for each matrix, rounded once: one call for all matrices of up to `small` elements, as for
+    norms."""
     results: list[Any] = [None] * len(zs)
     together = [i for i, z in enumerate(zs) if small and z.size <= small]
     if together:
         shapes, dtype = {zs[i].shape for i in together}, zs[0].dtype
-        # Constants of the program, as XLA would compute each in a kernel.
+        # Constants of the program, because XLA would compute each one in a kernel.
         identities = {shape: np.broadcast_to(np.eye(shape[-1], dtype=dtype), shape) for shape in shapes}
         given = [identities[zs[i].shape] for i in together], [zs[i] for i in together]
         for i, total in zip(together, add_scaled(*given, number, 1, in_place=False), strict=True):
@@ -304,7 +305,7 @@ def _rounded(xs: list[Any], how: Iteration, norms: jax.Array | None) -> tuple[li
     method: Any = how.preconditioning
     alone = [i for i, x in enumerate(xs) if x.ndim > 2 or method == "spectral"]
     matrices = sorted(set(range(len(xs))) - set(alone))
-    # In any method but "spectral", no sum of the squares of X exceeds 4 units^2.
+    # For every method except "spectral", sums of squares of X are at most 4 units^2.
     exponents = [0 if method == "spectral" else min(round(math.log2(_rows(x.shape)) / 2), 6) for x in xs]
     divisors: list[Any] = [None] * len(xs)
     rounded: list[Any] = [None] * len(xs)
@@ -321,7 +322,7 @@ def _rounded(xs: list[Any], how: Iteration, norms: jax.Array | None) -> tuple[li
         if method in ("aol", "schatten"):
             for place, i in enumerate(matrices):
                 divisors[i] = of_matrices[place]
-        # In one call, but for views, which XLA reads in place.
+        # In one call, except for views, which XLA reads in place.
         together = [place for place, i in enumerate(matrices) if how.small and not is_view(xs[i])]
         given = [xs[matrices[place]] for place in together]
         known_factors = factors if len(given) == len(matrices) else factors[np.array(together, int)]

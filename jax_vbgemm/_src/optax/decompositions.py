@@ -12,7 +12,7 @@ from jax_vbgemm._src.many_devices.stack import refuse_varying
 from jax_vbgemm._src.optax.kronecker import Leaf
 from jax_vbgemm._src.util.mesh_axes import MeshAxes, mesh_axes
 
-# Only ratios of times matter: a decomposition of n x n matrices takes about n^3 operations. Assumed, not measured.
+# Only the ratio of times matters: a decomposition of an n x n matrix takes about n^3 operations. Assumed, not measured.
 _SECONDS_PER_CUBE = 1e-11
 
 Decomposition = Callable[..., list[jax.Array]]
@@ -77,6 +77,6 @@ class Devices:
         return divided(decompose_parts, matrices, extras, seconds, axes, held=[None] * len(matrices))
 
     def _axes(self) -> MeshAxes | None:
-        """The mesh axes, if there are several devices along them."""
+        """The mesh axes if there are several devices along them, otherwise None."""
         axes = None if self.mesh_axis is None else mesh_axes(self.name, self.mesh_axis, self.mesh)
         return None if axes is None or axes.size == 1 else axes

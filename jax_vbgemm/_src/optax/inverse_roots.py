@@ -15,7 +15,7 @@ from jax_vbgemm._src.util import compat
 # The constants of Google's distributed_shampoo.
 _TOLERANCE = 1e-6  # of the largest entry of M - I, and of the largest eigenvalue
 _MAX_ITERATIONS = 100
-_MAX_GROWTH = 1.2  # of the error in one iteration, beyond which rounding has taken over
+_MAX_GROWTH = 1.2  # maximum growth of the error per iteration; beyond it rounding dominates
 _LEAST_EIGENVALUE = 1e-6  # to which the ridge is relative
 
 
@@ -86,7 +86,7 @@ def _batched_roots(
             jnp.where(on, n / e, g) for on, n, e, g in zip(active, new_errors, errors, error_growths, strict=True)
         ]
         errors = [jnp.where(on, n, e) for on, n, e in zip(active, new_errors, errors, strict=True)]
-        # A step that makes the error grow is discarded.
+        # Steps that increase the error are discarded.
         taken = [(on & (g < _MAX_GROWTH))[:, None, None] for on, g in zip(active, error_growths, strict=True)]
         hs = [jnp.where(yes, n, h) for yes, n, h in zip(taken, new_hs, hs, strict=True)]
         ms = [jnp.where(yes, n, m) for yes, n, m in zip(taken, new_ms, ms, strict=True)]
@@ -145,5 +145,5 @@ def _largest_eigenvalues(stacks: list[jax.Array], options: dict[str, Any]) -> li
 
 
 def _typed(x: jax.Array, like: jax.Array) -> jax.Array:
-    """x, of whose type a loop's body makes one that varies over the mesh axes of `like`."""
+    """x with a type that varies over the mesh axes of `like`, which is the type that a loop's body returns."""
     return compat.varying(x, tuple(sorted(jax.typeof(like).mat.varying)))

@@ -21,8 +21,8 @@ Options = dict[str, Any]
 
 
 class Factors(NamedTuple):
-    """A left and a right factor, (*batch, rows, rows) and (*batch, columns, columns), None if there is no factor: of
-    one parameter, or, in an optimizer's state, a tree of left factors and one of right factors.
+    """A left and a right factor, (*batch, rows, rows) and (*batch, columns, columns), None if there is no factor. For
+    one parameter; an optimizer's state holds a tree of left and a tree of right factors.
 
     In a state, None or an array stands in the place of each parameter, since flax.nnx rebuilds the state from such
     leaves and keeps no other node there.
@@ -53,7 +53,7 @@ class Leaf:
             raise TypeError(f"{name}: {where} is {x.dtype}: it must be floating")
         self.where = where
         self.x = x
-        with jax.numpy_dtype_promotion("standard"):  # of the updates: the dtype that optax.adam gives them
+        with jax.numpy_dtype_promotion("standard"):  # the updates' dtype, as in optax.adam
             self.dtype = x.dtype if param is None else jnp.result_type(x, param)
         self.wide = accumulator(x.dtype) if moment is None else moment.dtype
         self.matrices = None if numbers is None or x.ndim < 2 else Matrices(x, numbers)
@@ -87,7 +87,7 @@ class Leaf:
 def leaves_of(
     name: str, written: str, tree: Any, numbers: Any, most: int, *, params: Any = None, moments: Any = None
 ) -> list[Leaf]:
-    """The leaves of a tree of parameters or gradients, whose name in messages is `written`.
+    """The leaves of a tree of parameters or gradients, which messages call `written`.
 
     `numbers`: a tree of dimension numbers or None, a callable that makes one, or None for the default: the last axis is
     the output, and all axes before it are reduced. `params`, `moments`: trees of the parameters and of arrays of the
@@ -172,8 +172,8 @@ def unflat(factors: Sequence[Factors], values: Sequence[Any]) -> list[Factors]:
 
 
 def by_shape(function: Callable[[jax.Array], jax.Array], matrices: Sequence[jax.Array]) -> list[jax.Array]:
-    """A function of (batch, n, n) applied to all matrices, with one call for all matrices of one size and dtype, as
-    XLA's decompositions take stacks only."""
+    """A function of (batch, n, n) applied to all matrices, with one call for all matrices of one size and dtype,
+    because XLA's decompositions only take stacks."""
     alike: dict[Any, list[int]] = {}
     for index, x in enumerate(matrices):
         alike.setdefault((x.shape[-1], x.dtype), []).append(index)

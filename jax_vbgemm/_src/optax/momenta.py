@@ -14,8 +14,8 @@ from jax_vbgemm._src.util.structure import is_none
 
 
 def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) -> tuple[Any, Any, jax.Array | None]:
-    """The new first moments, the momentum (Nesterov's looks a step ahead), corrected for the zeros at the start, and
-    the sums of the momentum's squares, (leaves,), where one call computes all.
+    """The new first moments, the bias-corrected momentum (a step ahead for Nesterov), and the sums of the momentum's
+    squares, (leaves,), if one call computes all of these.
 
     count: the number of steps, this one included. A None in `updates` stays None.
     """
@@ -60,7 +60,7 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
 
 
 def _can_fuse(gradient: Any, moment: Any, beta: Any) -> bool:
-    """Whether `averages` gives optax's results: all dtypes are equal. Where they differ, optax rounds each part."""
+    """Whether `averages` gives optax's results, which requires equal dtypes: otherwise optax rounds each part."""
     if not jnp.issubdtype(jnp.result_type(gradient), jnp.inexact):
         return False
     dtype = jnp.result_type(gradient)

@@ -192,7 +192,7 @@ def orthogonalize(
             mesh_axis=mesh_axis, mesh=mesh, shardings=shardings,
         )  # fmt: skip
 
-    # One call for each RaggedArray, whose members are matrices without any folding, and one call for all arrays.
+    # One call for each RaggedArray, whose members need no folding, and one call for all arrays.
     results = [orthogonalized(x, x_parts) if is_ragged(x) else x for x, x_parts in zip(leaves, entries, strict=True)]
     matrices: list[Fused | None] = []
     for index, (x, x_parts, spec) in enumerate(zip(leaves, parts, specs, strict=True)):
@@ -202,7 +202,7 @@ def orthogonalize(
         matrices.append(None if is_ragged(x) else Fused(whole, numbers[index], x_parts, None if x_parts else spec))
 
     def with_structure(values: Sequence[Any]) -> Any:
-        """A tree in which a leaf that is split is a list, so that messages have the path of the parameter."""
+        """A tree in which each split leaf is a list, so that messages show the parameter's path."""
         leaf_updates = [v if v is None or x_parts else v[0] for v, x_parts in zip(values, parts, strict=True)]
         return jax.tree.unflatten(structure, leaf_updates)
 
@@ -356,7 +356,7 @@ def muon(
         decayed(weight_decay, weight_decay_mask),
         optax.scale_by_learning_rate(learning_rate),
     )  # fmt: skip
-    # Neither the dual norm nor the neurons' average may be of scaled results, and caution looks at whole updates.
+    # The dual norm and the neurons' averages need unscaled results, and cautious weight decay needs whole updates.
     if normuon_beta2 is not None:
         neuron_transform = scale_by_normuon(normuon_beta2, weight_dimension_numbers=partition.numbers, split=split)
         matrix_transform = optax.chain(parts[0], placement.checked(neuron_transform, "normuon_beta2"), *parts[1:])

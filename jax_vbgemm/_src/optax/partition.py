@@ -58,7 +58,7 @@ class Partition:
         return jax.tree.map(expand, self._prefix(params), self.labels(params), is_leaf=_is_number)
 
     def shape_factors(self, consistent_rms: Any) -> Callable[[Any], Any]:
-        """A function that gives one number for each leaf of Muon's, or for each part or member of one.
+        """A function that gives one number for each of Muon's leaves, or for each part or member of a leaf.
 
         The numbers are known at trace time unless consistent_rms is traced.
         """

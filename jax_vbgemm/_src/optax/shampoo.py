@@ -249,7 +249,7 @@ class _Shampoo:
         last = flat(roots)
 
         def good_roots(matrices: Sequence[jax.Array], power: Any, ridge: Any, threshold: Any) -> list[jax.Array]:
-            """The roots; NaN if the error is too large."""
+            """The roots, with NaN for those whose error is too large."""
             values, errors = inverse_roots(matrices, [power] * len(matrices), ridge, self.products)
             is_accurate = [error < threshold for error in errors]  # false for NaN
             return [jnp.where(ok[..., None, None], x, jnp.nan) for ok, x in zip(is_accurate, values, strict=True)]
@@ -267,14 +267,14 @@ class _Shampoo:
 
 
 def _new_term_factor(beta: Any) -> Any:
-    """The factor of the new term in an average, which is 1 for a sum (beta = 1)."""
+    """The factor of an average's new term: 1 - beta, or 1 for a sum (beta = 1)."""
     return jnp.where(beta == 1, 1.0, 1 - beta) if isinstance(beta, jax.Array) else 1 - beta or 1
 
 
 def _every_steps(
     steps: Any, count: jax.Array, compute: Callable[[], list[jax.Array]], kept: list[jax.Array]
 ) -> list[jax.Array]:
-    """compute() in every this many steps, and the old values in all other steps."""
+    """compute() in every `steps`-th step, and the old values in all other steps."""
     if isinstance(steps, int) and steps == 1:
         return compute()
     values: list[jax.Array] = jax.lax.cond(count % steps == 0, compute, lambda: kept)

@@ -223,8 +223,8 @@ def soap(
 
     decayed = optax.add_decayed_weights(decay, weight_decay_mask)
     if not isinstance(weight_decay, jax.core.Tracer) and weight_decay == 0:
-        # The state is the same as with a weight decay (which may be a traced number of inject_hyperparams), but
-        # `update` does not need params.
+        # The state is the same as with weight decay (which may be traced, by inject_hyperparams), but `update` does not
+        # need params.
         decayed = optax.GradientTransformation(decayed.init, lambda updates, state, params=None: (updates, state))
     scaled = scale_by_soap(
         b1, b2, shampoo_beta, eps, correct_bias, precondition_frequency, max_precond_dim, precision,
@@ -245,8 +245,10 @@ def _gram_beta(shampoo_beta: Any, b2: Any) -> Any:
 
 
 def _bias_correction(step: jax.Array, b1: Any, b2: Any) -> jax.Array:
-    """What corrects Adam's averages together for their zeros at the start."""
-    t = jnp.maximum(step, 1).astype(jax.dtypes.canonicalize_dtype(float))  # 1 - b2^t is rounded once, to the moments'
+    """The joint bias correction of Adam's two averages."""
+    t = jnp.maximum(step, 1).astype(
+        jax.dtypes.canonicalize_dtype(float)
+    )  # 1 - b2^t is rounded once, to the moments' dtype
     correction: jax.Array = jnp.sqrt(1 - b2**t) / (1 - b1**t)
     return correction
 

@@ -1,4 +1,4 @@
-"""What variants of Muon do with orthogonalised updates: normalised neurons and cautious weight decay."""
+"""The steps of Muon variants after orthogonalisation: normalised neurons and cautious weight decay."""
 
 from __future__ import annotations
 
@@ -142,6 +142,6 @@ def _mean_squares(x: jax.Array, axes: Any) -> jax.Array:
 
 
 def _zeros(x: jax.Array, axes: Any) -> jax.Array:
-    """What `_mean_squares` gives for zeros."""
+    """The result of `_mean_squares` for zeros."""
     shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
     return jnp.zeros(shape, jnp.real(jnp.zeros((), accumulator(x.dtype))).dtype)

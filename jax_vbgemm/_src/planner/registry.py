@@ -63,7 +63,7 @@ REGISTERED = (
     ),
     Registered(
         "coordinated", Coordinated(), "Li et al., PPoPP 2019",
-        # With ordinary tiles, here and below: on tensor cores the own search tries every shape of the papers.
+        # With ordinary tiles, here and below: on tensor cores `makespan` tries every shape of the papers.
         compared=Coordinated(tensor=False),
         # Both heuristics are measured and the faster one is kept, as the paper does for fixed shapes.
         variants={f"coordinated {batching}": Coordinated(batching=batching) for batching in HEURISTICS},

@@ -27,7 +27,7 @@ def dots_of(device: DeviceSpec) -> DotRates:
 
 
 def calls_of(device: DeviceSpec) -> CallCosts:
-    """What a call costs beside its kernels; where that was not measured, a copy is one kernel more."""
+    """The overhead of a call besides its kernels; if it was not measured, a copy counts as one more kernel."""
     if device.calls is not None:
         return device.calls
     return CallCosts(
@@ -53,7 +53,7 @@ _SLICE_OF_K = 1024  # the shortest slice of K that cuBLAS and Triton are assumed
 
 
 def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec, *, bare: bool = False) -> float:
-    """Predicted seconds of XLA's dot for one problem, with scaling the result and adding to it unless it is `bare`.
+    """Predicted seconds of XLA's dot for one problem, including scaling and accumulation unless it is `bare`.
 
     precision: "default", "high" or "highest"; except at "highest", a GPU's dots multiply float32 in TF32.
     """
@@ -145,7 +145,7 @@ def split(
 
 @dataclass(frozen=True)
 class Member:
-    """A sum of products, which a call computes at once, or XLA by single dots and additions.
+    """A sum of products, computed by one call, or by XLA's single dots and additions.
 
     problem: the sum as the planner sees it, one product whose K is the total K of its products.
     dots: the products by themselves.
@@ -161,8 +161,7 @@ class Member:
 
 
 class Alternative(NamedTuple):
-    """Another way in which the program would compute all members: products of XLA's, of blocks that are copied
-    together.
+    """Another way to compute all members: XLA's products of blocks that are copied together.
 
     copies: the number of these blocks that consist of several. blocks, elements: how many go into them. signed: whether
     blocks are multiplied by signs on the way.
@@ -230,7 +229,7 @@ def worthwhile(
             other, is_alternative = fused, True
     elif sum(len(member.dots) for member in members) > most_dots:
         other = math.inf
-    # What the members that leave the batch take is the same in a program of dots.
+    # Members that leave the batch take as long as in a program of dots.
     left = 0.0 if is_alternative else sum(x for x, out in zip(alone_seconds, best.alone, strict=True) if out)
     least_gain = costs.least_gain
     if alternative is not None and is_alternative:
@@ -283,7 +282,7 @@ def _split(
         alone = tuple(member_class >= limit for member_class in size_class)
         seconds = sum(cost for cost, out in zip(alone_seconds, alone, strict=True) if out)
         if seconds >= best.seconds:
-            break  # lower limits would only take out more members
+            break  # lower limits would only remove more members
         in_batch = batch_seconds([i for i, out in enumerate(alone) if not out])
         seconds += in_batch
         if seconds < best.seconds:

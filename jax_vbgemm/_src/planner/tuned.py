@@ -66,7 +66,7 @@ def winner_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalo
     except OSError:
         return None
     _refuse_unless_regular(file, status)
-    # The file is only ever replaced as a whole, so that its inode, time and size identify its content.
+    # The file is only ever replaced as a whole, so its inode, time and size identify its content.
     entries = _read(file, (status.st_ino, status.st_mtime_ns, status.st_size))
     if not entries:
         return None
@@ -100,7 +100,8 @@ def store(file: Path, key: str, entry: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """A lock against other writers: of two that read the file at the same time, the later would drop an entry."""
+    """A lock against other writers: if two read the file at the same time, the later writer would drop the other's
+    entry."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():

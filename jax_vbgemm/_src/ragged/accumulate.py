@@ -46,7 +46,7 @@ def _backward(ragged: Ragged, residuals: tuple[Any, ...], cotangent: jax.Array) 
     adding = contraction._replace(out_dtype=total.dtype, extras=(*ragged.extras, "accumulator"))
     total[...] = bind([*factors, *integers, total[...]], adding)
     transpose_lhs = jax.linear_transpose(lambda x: bind([x, rhs, *integers], ragged), lhs)
-    # The ordinary gradient of rhs. Where only `total` is wanted, the compiler removes it.
+    # The ordinary gradient of rhs. If only `total` is used, the compiler removes it.
     transpose_rhs = jax.linear_transpose(lambda x: bind([lhs, x, *integers], ragged), rhs)
     return None, *transpose_lhs(cotangent), *transpose_rhs(cotangent), *(None for _ in integers)
 

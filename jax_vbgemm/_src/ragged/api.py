@@ -1,4 +1,4 @@
-"""The public functions for groups whose sizes are data, with their checks of arguments."""
+"""The public functions for groups with runtime sizes, and the checks of their arguments."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ragged_dot(
     implementation: str | None = None,
     group_size_hint: int | Sequence[int] | None = None,
 ) -> jax.Array:
-    """Multiplies each row by the matrix of its group: `jax.lax.ragged_dot`, with sizes that are data.
+    """Multiplies each row by the matrix of its group: `jax.lax.ragged_dot`, with runtime group sizes.
 
     Rows lie in the order of their groups: the first group_sizes[0] rows of lhs belong to group 0, the next
     group_sizes[1] to group 1, and so on. Row i of the result is
@@ -247,8 +247,8 @@ def ragged_dot(
 def _scaled_factors(
     name: str, lhs: Any, rhs: Any, preferred: Any, *, transpose_rhs: bool
 ) -> tuple[Any, Any, dict[str, jax.Array], Any]:
-    """Both factors, their scales, which the primitive takes, and the result's dtype. A factor in blocks that the
-    primitive does not know, or beside one that is not scaled, is converted."""
+    """Both factors, their scales, which the primitive takes, and the result's dtype. A factor with blocks that the
+    primitive does not support, or next to an unscaled factor, is converted."""
     check_options(name, None, preferred)
     if preferred is not None:
         preferred = jax.dtypes.canonicalize_dtype(preferred)
@@ -275,7 +275,7 @@ def _scaled_factors(
 
 
 def is_mixed(dtype: Any, weights: Scaled) -> bool:
-    """Whether the primitive takes narrow weights beside rows of a dtype."""
+    """Whether the primitive takes narrow weights together with rows of a dtype."""
     known = dtype in (jnp.bfloat16, np.float16) and weights.dtype.name in MIXED
     return known and any(_fits(weights, (1, columns, SCALED)) for columns in (1, SCALED))
 
@@ -315,7 +315,7 @@ def check_groups(name: str, **shapes: tuple[Any, ...]) -> None:
 
 
 def check_sums(name: str, argument: str, sums: Any, weights: str, shape: tuple[int, ...], dtype: Any) -> None:
-    """Raises if `sums` is no Ref to which the gradient of weights of this shape and dtype can be added."""
+    """Raises unless `sums` is a Ref to which the gradient of weights of this shape and dtype can be added."""
     wide = accumulator(dtype)
     rule = f"a jax.Ref of {np.dtype(wide)}{shape}, for sums of the gradient of {weights}"
     if not isinstance(sums, jax.Ref):
@@ -384,7 +384,7 @@ def dtypes_of_product(lhs: Any, rhs: Any, precision: Any = None, preferred: Any 
 
 
 def sizes_argument(name: str, value: Any) -> jax.Array:
-    """Group sizes as int32 or int64. Larger sizes saturate, as no operand has this many rows."""
+    """Group sizes as int32 or int64. Larger sizes saturate, because no operand has more rows."""
     sizes = _integers(name, "group_sizes", value)
     if sizes.dtype in (np.int32, np.int64):
         return sizes

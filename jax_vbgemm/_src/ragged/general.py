@@ -129,7 +129,8 @@ def ragged_dot_general(
 
 
 def _check_shapes(lhs: Any, rhs: Any, group_sizes: Any, weights: int, numbers: Any) -> None:
-    """Raises JAX's errors by its shape rule, which knows no group_offset: it is shown the sizes of `weights` groups."""
+    """Raises JAX's errors by JAX's shape rule, which does not know group_offset and gets the sizes of `weights`
+    groups."""
     jax.eval_shape(
         lambda lhs, rhs, sizes: jax.lax.ragged_dot_general(lhs, rhs, sizes, numbers),
         *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (lhs, rhs)),

@@ -33,7 +33,7 @@ def sorted_with_rest(group: jax.Array, has_group: jax.Array, count: int) -> tupl
 
 
 def sorted_by_id(where: str, argument: str, ids: Any, rows: Shape, count: int) -> tuple[jax.Array, jax.Array]:
-    """How many rows each group has, and the rows in the order of their groups, those of none behind them.
+    """The number of rows of each group, and the rows sorted by group, followed by the rows without a group.
 
     ids: integers, the group of each row, -1 for none; of the shape `rows`, or of its first dimensions, where one id is
     that of all rows below it. Other ids out of range are clamped, and reported to checkify.

@@ -20,7 +20,7 @@ Shape = tuple[Any, ...]
 
 class Operand(NamedTuple):
     """An operand of a call, or the result. Its shapes in both forms are names of fields of `RaggedSizes`; None if a
-    call of that form does not have it. kernels: those that have it."""
+    call of that form does not have it. kernels: those that support it."""
 
     name: str
     type: str
@@ -47,7 +47,7 @@ the columns of lhs or of rhs takes part."""
 
 
 SCALED: int = _core.RAGGED_SCALED
-"""The K elements, and the columns of rhs, of a scale."""
+"""The number of K elements, and of columns of rhs, per scale."""
 
 
 class Ragged(NamedTuple):
@@ -104,7 +104,7 @@ class Ragged(NamedTuple):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether rhs has 8 or 4 bits beside an lhs of 16."""
+        """Whether rhs has 8 or 4 bits and lhs has 16."""
         return "rhs_scale" in self.extras and "lhs_scale" not in self.extras
 
     @property
@@ -121,7 +121,7 @@ class Ragged(NamedTuple):
         """The shape of an operand, or of the result, without its batch dimensions, by the names of its sizes."""
         shape = operand.contraction if self.contraction else operand.rows
         assert shape is not None, f"{operand.name} is not for this form"
-        # Of ragged rows, what has a matrix for each group; of a contraction, both factors and their scales.
+        # In ragged rows, the operands with a matrix for each group; in a contraction, both factors and their scales.
         transposed = self.transpose_rhs and operand != RESULT and len(shape) == (2 if self.contraction else 3)
         return (*shape[:-2], shape[-1], shape[-2]) if transposed else shape
 
@@ -139,7 +139,7 @@ class Ragged(NamedTuple):
         return lhs, rhs, group_sizes, dict(zip(self.names[len(REQUIRED) :], rest, strict=True))
 
     def without_epilogue(self, out_dtype: Any, extras: dict[str, Any]) -> tuple[Ragged, list[Any]]:
-        """The same product without its epilogue, in a dtype, and the extras that it still has, of those by name."""
+        """The same product without its epilogue, with result `dtype`, and those of the named extras that remain."""
         kept = [name for name in self.extras if name in ("second", "group_offset")]
         plain = self._replace(out_dtype=out_dtype, epilogue=Epilogue(), extras=tuple(kept))
         return plain, [extras[name] for name in kept]

@@ -148,8 +148,8 @@ def _multiplied(operands: list[jax.Array], product: Ragged, ks: np.ndarray, ns: 
         zeros = jnp.zeros((size,) if is_flat else (rows, widest), product.out_dtype)
         return compat.unite_varying([zeros, *operands])[0]
     x = x.reshape(-1)
-    # A row that does not lie in x completely is left out before anything is multiplied: zeros in its place would still
-    # be multiplied by the matrix of its group, which may hold NaN.
+    # Rows that do not lie completely in x are removed before anything is multiplied: zeros in its place would still be
+    # multiplied by the matrix of its group, which may hold NaN.
     sizes = whole_rows(group_sizes, ks, x.size, rows)
     y = bind([to_lines(x, sizes, ks, rows), stacked(matrices), sizes], product)
     return to_flat_rows(y, sizes, ns, size) if is_flat else y

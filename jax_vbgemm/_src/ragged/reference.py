@@ -30,7 +30,7 @@ Form = Callable[..., Any]
 
 
 class Rows(NamedTuple):
-    """Where the rows of groups with weights begin and end: int32 (groups,) each, within [0, m], in order."""
+    """The first row and the end of each group with weights: int32 (groups,) each, within [0, m], ascending."""
 
     begin: jax.Array
     end: jax.Array
@@ -40,7 +40,7 @@ def rows_of_groups(group_sizes: jax.Array, group_offset: jax.Array | None, m: An
     """The rows of each group that has weights. For any sizes, they are in bounds and don't overlap."""
     m = jnp.asarray(m, jnp.int32)
     sizes = jnp.clip(group_sizes, 0, m.astype(group_sizes.dtype)).astype(jnp.int32)
-    # Prefix sums that saturate at m, as ordinary sums of too large sizes might overflow.
+    # Prefix sums that saturate at m, because ordinary sums of large sizes might overflow.
     ends = lax.associative_scan(lambda x, y: x + jnp.minimum(y, m - x), sizes)
     bounds = jnp.concatenate([jnp.zeros((1,), jnp.int32), ends])
     if group_offset is None:
@@ -155,13 +155,13 @@ def group_of(index: jax.Array, end: jax.Array) -> jax.Array:
     return jnp.minimum(segment_of(index, end), len(end) - 1)
 
 
-# Weights of this many bytes are copied at once in any case: a loop over fewer costs time and saves little.
+# Weights of up to this many bytes are always copied at once: a loop would cost time and save little.
 _SMALL_COPY = 2**24
 
 
 def _parts(tiles: Any, rhs: jax.Array, wide: Any) -> int:
-    """In how many parts the tiles are multiplied, such that the weights copied for a part, in the accumulator's dtype,
-    take half of the memory of rhs at most."""
+    """The number of parts in which the tiles are multiplied: the weights copied for a part, in the accumulator's dtype,
+    take at most half of the memory of rhs."""
     if not compat.is_static((tiles, *rhs.shape)):
         return 1
     tile_bytes = max(math.prod(rhs.shape[1:]), 1) * np.dtype(wide).itemsize
@@ -179,7 +179,7 @@ def _selected_bits(x: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _in_parts(products: Callable[..., jax.Array], tiles: Tiles, parts: int) -> jax.Array:
-    """The products of all tiles, by group and rows, of one part of the tiles after another."""
+    """The products of all tiles, by group and rows, one part of the tiles after another."""
     if parts == 1:
         return products(tiles.group, tiles.rows)
     tiles_per_part = -(-len(tiles.group) // parts)

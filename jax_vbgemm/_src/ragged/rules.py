@@ -39,7 +39,7 @@ def _sum(parts: Sequence[Any], like: jax.Array) -> Any:
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> tuple[Any, Any]:
     if "gather" in ragged.extras:  # the gradient of the weights needs the rows themselves
         return _jvp_of(composed.gathered, primals, tangents, ragged)
-    if ragged.contraction and ragged.halves != "none":  # a cotangent of the operand has both halves
+    if ragged.contraction and ragged.halves != "none":  # the operand's cotangent has both halves
         return _jvp_of(composed.halved, primals, tangents, ragged)
     if ragged.has_scales:
         return _jvp_of(composed.widened, primals, tangents, ragged)
@@ -81,7 +81,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
             return value, _sum(parts, value)
         tangent = _sum(parts, value)
         if scale is not None:
-            # The tangent of a row without weights is 0, even if its row_scale holds NaN.
+            # The tangent of a row without weights is 0 even if its row_scale holds NaN.
             known = known_rows(group_sizes, extras, lhs, ragged)
             tangent = finish(tangent.astype(scale.dtype), after_bias, extras, known, ragged.out_dtype)
         if epilogue.activation == "relu":
@@ -223,7 +223,7 @@ def _transpose_by_tangent(cotangent: jax.Array, operands: Sequence[Any], ragged:
     aval = operands[index].aval
 
     def tangent(moving: jax.Array) -> jax.Array:
-        # With the linear operand at 0, the result is the constant part, which the transpose leaves out.
+        # With the linear operand set to 0, the result is the constant part, which the transpose omits.
         zero = [jnp.zeros(aval.shape, aval.dtype) if yes else x for x, yes in zip(operands, linear, strict=True)]
         tangents = [moving if yes else None for yes in linear]
         result: jax.Array = _jvp(zero, tangents, ragged=ragged)[1]

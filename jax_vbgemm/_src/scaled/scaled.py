@@ -65,7 +65,7 @@ class Scaled:
 
     @classmethod
     def tree_unflatten(cls, block: tuple[int, ...], leaves: Any) -> Scaled:
-        scaled = object.__new__(cls)  # without checks: a transformation's leaves may be anything
+        scaled = object.__new__(cls)  # without checks: the leaves may be anything in transformations
         for name, leaf in zip(("values", "scales", "block"), (*leaves, block), strict=True):
             object.__setattr__(scaled, name, leaf)
         return scaled
@@ -95,12 +95,12 @@ class Scaled:
 
     @property
     def mT(self) -> Scaled:
-        """With the last two dimensions exchanged."""
+        """The transpose of the last two dimensions."""
         *leading, rows, columns = self.sizes if len(self.block) < 2 else self.block
         return Scaled(self.values.mT, self.scales.mT, (*leading, columns, rows))
 
     def dequantized(self, dtype: Any = np.float32) -> jax.Array:
-        """The numbers, values times scales in float32, in a floating-point dtype."""
+        """The values times their scales, computed in float32 and converted to a floating-point dtype."""
         wide: jax.Array = self.values.astype(np.float32) * spread(self.scales, self.shape, self.sizes)
         return wide.astype(dtype)
 

@@ -17,7 +17,7 @@ from jax_vbgemm._src.problem import Problem, ProblemSizes
 from jax_vbgemm._src.tools.shapes import named_problems
 
 # The measured arithmetics as pairs of dtype and precision, by their names in the CSV files of gpu_driver. On a device
-# with tensor cores, each is another arithmetic.
+# with tensor cores, each pair is a different arithmetic.
 PRECISIONS = {
     "fp32": ("float32", "highest"),
     "3xtf32": ("float32", "high"),

@@ -90,7 +90,7 @@ def profile(device: DeviceSpec, dtype: str, precision: str, measure: Measure, sa
 
 
 def _narrowest(tiles: Iterable[TileShape], n: int) -> list[TileShape]:
-    """The row tiles that read A once and compute the fewest masked columns."""
+    """The row tiles that read A once and compute the fewest columns outside of C."""
     holding = [tile for tile in tiles if tile.n >= n]
     width = min(tile.n for tile in holding)
     return [tile for tile in holding if tile.n == width]

@@ -185,7 +185,7 @@ def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogu
     drafts = {name: planner.draft(problems, device, catalogue) for name, planner in planners.items()}
     limit = _MAX_RATIO * min(draft.seconds for draft in drafts.values())
     near = [name for name, draft in drafts.items() if draft.seconds <= limit]
-    for variants in registered:  # of each planner, all variants are measured or none
+    for variants in registered:  # for each planner, either all variants are measured or none
         if set(near) & set(variants):
             near += [name for name in variants if name not in near]
     tiles = sorted((name for name in near if name in uniform), key=lambda name: drafts[name].seconds)[:_MOST_TILES]

@@ -36,8 +36,8 @@ def register_nan_check(primitive: Any) -> None:
 
 
 def register_user_check(primitive: Any) -> None:
-    """Makes checkify's user checks raise the parameter `message` of a primitive with the operands (value, wrong) where
-    `wrong`, an integer, is not 0; {wrong} in the message stands for it."""
+    """Makes checkify's user checks raise a primitive's parameter `message` if `wrong`, the second of its operands
+    (value, wrong), is not 0; {wrong} in the message is replaced by it."""
 
     def check(*arguments: Any, message: str) -> tuple[Any, Any]:
         *context, error, enabled_errors, value, wrong = arguments  # JAX 0.11 and later pass a context
@@ -60,7 +60,7 @@ def unite_varying(operands: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def varies(operand: jax.Array) -> bool:
-    """Whether the operand's type has manual mesh axes, as inside shard_map."""
+    """Whether the operand's type varies over manual mesh axes, as inside shard_map."""
     return not jax.typeof(operand).mat.empty
 
 
@@ -121,8 +121,7 @@ def called_jaxpr(eqn: Any) -> Any:
 
 
 def scan_counts(eqn: Any) -> tuple[int, int]:
-    """The numbers of a scan's constants and of its carried values; JAX 0.12 has trees of them instead of the
-    numbers."""
+    """The number of a scan's constants and of its carried values; JAX 0.12 has trees instead of these numbers."""
     if "num_consts" in eqn.params:
         return eqn.params["num_consts"], eqn.params["num_carry"]
     constants, carry, _ = eqn.params["ft_in"].unpack()

@@ -42,13 +42,13 @@ _PRIOR_WEIGHT = 0.003
 _SIMILARITY_WEIGHT = 0.01
 _NAMES = tuple(column.removesuffix("_ns") for column in CALIBRATED)
 
-Point = tuple[ProblemSizes, float]  # a batch covered by one tile, and its seconds
+Point = tuple[ProblemSizes, float]  # the seconds of a batch covered by one tile
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The fitted (block, step, shared block, shared step) in seconds of aligned problems, followed by those of other
-    problems; the root mean square of log(predicted / measured), and the number of points.
+    """The fitted (block, step, shared block, shared step) seconds for aligned problems, then for other problems; the
+    root mean square of log(predicted / measured); and the number of points.
     """
 
     seconds: tuple[float, ...]
@@ -100,7 +100,7 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
 
 
 def priors_of(nanoseconds: Sequence[int]) -> list[str]:
-    """The names of the coefficients of a row that equal their priors."""
+    """The names of a row's coefficients that equal their priors."""
     found = [name for name, value, prior in zip(_NAMES, nanoseconds, 2 * PRIOR_NS, strict=True)
              if abs(value - prior) <= 0.005 * prior]  # fmt: skip
     return found + (["unaligned"] if nanoseconds[:4] == nanoseconds[4:] else [])

@@ -66,7 +66,7 @@ def predict(
         areas = (catalogue.columns.m * catalogue.columns.n)[runs.tile_id]
         seconds += split_seconds(float((runs.count * areas)[split].sum()), catalogue, device)
     streaming = operand_bytes(sizes, catalogue) / device.bandwidth
-    # A core overlaps memory access and arithmetic in part: hypot is the larger of both times and some of the smaller.
+    # A core partly overlaps memory access and arithmetic: hypot is the larger time plus some of the smaller one.
     least = math.hypot(seconds, streaming) if device.device_type == "cpu" else streaming + device.launch_seconds
     return replace(found, seconds=max(seconds, least) + device.call_seconds)
 
@@ -115,7 +115,7 @@ def _on_gpu(
         if block_first is not None:
             run_seconds = np.zeros(len(runs))
             run_seconds[mine] = each
-            # A block without tiles of this kernel has count 0, so that it is not taken for the longest.
+            # A block without tiles of this kernel has count 0, so that it is not considered the longest.
             each = np.add.reduceat(run_seconds.take(run_of_tile), block_first[:-1])
         each = each + device.block_latency
         seconds += makespan_of_blocks(each, count, device.units * sharing, device.tail)
@@ -128,7 +128,7 @@ def _on_gpu(
 
 
 def _run_of_tile(runs: Runs, tile_order: Ints | None) -> Ints:
-    """The run of each tile, in the order in which tiles form blocks."""
+    """The run of each tile, in block order."""
     run = np.repeat(np.arange(len(runs)), runs.count)
     return run if tile_order is None else run[tile_order]
 
@@ -146,7 +146,8 @@ def weighted_sum(values: Floats, weights: Floats | Ints) -> float:
 
 CACHE_LINE = 64  # bytes
 
-# Blocks per core up to which they are scheduled one by one: beyond, the last block is under a sixteenth of the time.
+# The maximum number of blocks per core that are scheduled one by one: with more, the last block is below a sixteenth of
+# the time.
 _BLOCKS_TO_SCHEDULE = 16
 
 
@@ -199,7 +200,7 @@ def least_seconds(
     """
     tiles = _each_once(kernels.values())
     areas = np.array([[tile.m * tile.n] for tile in tiles])
-    pace = _unit_seconds(sizes, tiles, catalogue, device) / areas  # seconds of a unit for each element
+    pace = _unit_seconds(sizes, tiles, catalogue, device) / areas  # seconds of a unit per element
     folds = stores_mirrored(device, catalogue)[[tile.index for tile in tiles]]
     pace *= np.where(folds[:, None] & sizes.symmetric, 0.5, 1.0)
     row = {tile.index: i for i, tile in enumerate(tiles)}
@@ -218,8 +219,8 @@ def least_of_whole_problems(
     catalogue: Catalogue,
     device: DeviceSpec,
 ) -> dict[str, float]:
-    """As `least_seconds`, for planners that cover each problem by one tile shape and take all shapes from one of their
-    sets: a larger lower bound, as it counts the waste along edges.
+    """Like `least_seconds`, for planners that cover each problem by one tile shape and take all shapes from one of
+    their sets: a tighter lower bound, because it includes the waste along edges.
     """
     tiles = _each_once(members for sets in planners.values() for members in sets)
     count = np.array([tiles_computed(sizes, tile, device) for tile in tiles])
@@ -271,12 +272,12 @@ class Pace(NamedTuple):
         return np.floor(steps).astype(np.int64)
 
 
-# Up to this many rounds are counted one by one; if there are more, the last is less than a sixteenth of the time.
+# The maximum number of rounds that are counted one by one; with more, the last round is below a sixteenth of the time.
 _ROUNDS_COUNTED = 16
 
 
 def gpu_makespan(longest: float, work: float, blocks: float, slots: int, tail: float) -> float:
-    """The seconds from the begin of the first block to the end of the last one; `work` is the sum over all blocks.
+    """The seconds from the start of the first block to the end of the last one; `work` is the sum over all blocks.
 
     A free slot takes the next block, so that no block begins later than `longest` times the number of full rounds.
     `tail` is the device's coefficient for blocks that do not end together.
@@ -380,7 +381,7 @@ def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
 CALIBRATED = tuple(
     f"{what}{rows}_ns" for rows in ("", "_unaligned") for what in ("block", "step", "shared_block", "shared_step")
 )
-_NEVER_MEASURED = 1.0  # seconds of a block and of a step of a tile that was not measured
+_NEVER_MEASURED = 1.0  # default seconds of a block and of a step for tiles that were not measured
 # Arithmetics whose kernels are equally fast share a calibration; those of 8-bit floats differ only in how they are
 # widened.
 _CALIBRATED_AS = {"float16": "bfloat16"} | dict.fromkeys(FLOAT8, "float8_e4m3fn")

@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Number = int | Ints
 
-THREADS = 128  # t1 where none is given: the paper's choice on the K40c and the P100, and its code's on the V100
+THREADS = 128  # the default t1: the paper's choice on the K40c and the P100, and its code's on the V100
 MOST_REGISTERS = 255  # maximum of a thread (CUDA guide, compute capability 3.5 and later); AMD GPUs have 256
 MOST_ROWS = 64  # largest tcf: up to here the paper measures no loss, with 10**7 rows (section 5.2)
 
@@ -61,7 +61,7 @@ class Gpu:
 
     @classmethod
     def of(cls, device: DeviceSpec) -> "Gpu":
-        """The figures of an entry of the device table. A device that is no GPU is a ValueError."""
+        """The figures of an entry of the device table. Raises ValueError for a device that is not a GPU."""
         if device.device_type != "gpu":
             raise ValueError(f"tall_skinny: device {device.name!r} is a {device.device_type}: the model is for GPUs")
         return cls(
@@ -238,7 +238,7 @@ class Kernel:
 def best_kernel(
     gpu: Gpu, dtype: str, m: int, n: int, k: int, kernels: Sequence[Kernel], *, batch: int = 1
 ) -> tuple[int, float]:
-    """The index of the kernel that should run a problem, and the seconds predicted for it.
+    """The index of the kernel with the smallest predicted time for a problem, and that time.
 
     First t2 and t3 are chosen as by `best_parameters`: the least time of Algorithm 5; of equal times those that read A
     least often, or where n is above t2_threshold those with t2 on the same side; then the smallest t2. Of the kernels
@@ -310,7 +310,7 @@ def _predicted(gpu: Gpu, problem: _Problem, slots: Ints, t2: Number, t3: Number,
 
 
 def _seconds(gpu: Gpu, problem: _Problem, t2: Number, t3: Number, threads: Ints) -> Floats:
-    """Seconds of the whole problem with `threads` at work on the whole device."""
+    """Seconds of the whole problem with `threads` active threads on the whole device."""
     dtype, n, k = problem.dtype, problem.n, problem.k
     passes = -(-n // np.asarray(t2, np.int64))
     rows = float(problem.batch) * problem.m
@@ -354,7 +354,7 @@ def _check_tiles(t2: Number, t3: Number, tcf: Number) -> None:
 
 
 def _choices(name: str, given: Iterable[int] | None, largest: int, by_registers: int) -> Ints:
-    """The given values in ascending order, or all values up to the largest that is useful and that registers allow."""
+    """The given values in ascending order, or all values up to the largest useful one that registers allow."""
     if given is None:
         return np.arange(1, max(1, min(largest, by_registers)) + 1)
     values = list(given)

@@ -19,7 +19,7 @@ TALL = 1024
 
 
 class Shape(IntEnum):
-    """How C = A B is tall and skinny, where A is m x k, B is k x n and C is m x n.
+    """The tall-and-skinny class of C = A B, where A is m x k, B is k x n and C is m x n.
 
     A mirrored problem is computed as C^T = B^T A^T: m and n change places, B^T is the tall operand.
     """

@@ -48,7 +48,7 @@ class Family(NamedTuple):
         return not self.measured or catalogue.rules is not None
 
     def suits(self, sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
-        """For which problems the catalogue's tiles of the family are; none where that was not measured."""
+        """Which problems suit the catalogue's tiles of the family; none if that was not measured."""
         return self.is_for(sizes, catalogue) if self.is_tried(catalogue) else np.zeros(len(sizes.m), bool)
 
     def tiles_of(self, catalogue: Catalogue) -> Iterator[TileShape]:
@@ -74,7 +74,7 @@ def _are_deep_and_fit(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.b
 
 
 def _smallest_that_hold(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """Of DEEP the smallest tile that holds each problem; no other tile at all where every K is very deep."""
+    """The smallest tile of DEEP that holds each problem; no other tiles if every K is very deep."""
     tiles = sorted(DEEP.tiles_of(catalogue), key=lambda tile: tile.m * tile.n)
     outputs = set(zip(sizes.m.tolist(), sizes.n.tolist(), strict=True))
     wanted = {next(tile for tile in tiles if tile.m >= m and tile.n >= n) for m, n in outputs}
@@ -91,7 +91,9 @@ def _have_few_columns(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.b
     """
     rules = _rules(catalogue)
     answer = (sizes.m >= TALL) & _are_streamed(sizes.n, sizes.k, ROWS.widest_of(catalogue), rules)
-    both = bool((answer & sizes.has_products).any())  # both kinds of problem in one launch would need different tiles
+    both = bool(
+        (answer & sizes.has_products).any()
+    )  # the two kinds of problem would need different tiles in one launch
     if not both and catalogue.dtype == "float32":
         widest = max((tile.n for tile in catalogue if _is_short_row_tile(tile, rules)), default=0)
         large = (sizes.m >= TALL) & (sizes.k >= TALL) & (sizes.m * sizes.k >= rules.many_transposed_elements)
@@ -108,18 +110,18 @@ def _are_streamed(few: Ints, k: Ints, widest: int, rules: Rules) -> NDArray[np.b
 
 
 def has_two_rows_a_thread(tile: TileShape) -> bool:
-    """Whether it is a row tile with two rows for each thread: with a deep K, split-K makes enough blocks of it."""
+    """Whether it is a row tile with two rows per thread; with a deep K, split-K makes enough blocks of such tiles."""
     return ROWS.has(tile) and tile.m == 2 * tile.threads
 
 
 def _is_short_row_tile(tile: TileShape, rules: Rules) -> bool:
-    """Whether it is the row tile for a deep K, where the columns are few."""
+    """Whether it is the row tile for a deep K and few columns."""
     return has_two_rows_a_thread(tile) and tile.n <= rules.few_columns
 
 
 def _narrowest_that_hold(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """For few columns and many rows, row tiles only; for other problems of ISM2, skinny tiles only; with a deep K,
-    the short row tiles only. Of these the narrowest that hold a problem.
+    """For few columns and many rows, row tiles only; for other problems of ISM2, skinny tiles only; with a deep K, the
+    short row tiles only. Only the narrowest tiles that hold a problem are kept.
     """
     if (sizes.k >= TALL).all():
         rules = _rules(catalogue)
@@ -178,8 +180,8 @@ def without_overlong(family: Family, few: Ints, sizes: ProblemSizes, catalogue: 
 def _narrowest(
     few: Ints, short: Callable[[TileShape], int], family: Family, catalogue: Catalogue
 ) -> Callable[[TileShape], bool]:
-    """Of the family, and of the other tiles of each kernel, those whose `short` side is the smallest that holds the
-    `few` rows or columns of a problem.
+    """The tiles of the family, and of the other tiles of each kernel, whose `short` side is the smallest that holds the
+    problem's `few` rows or columns.
 
     Memory limits these problems, which the cost model does not show well; such tiles read the long operand once.
     """
@@ -230,7 +232,7 @@ def _have_long_rows(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.boo
 
 
 def _narrowest_dots(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """Of DOTS the narrowest tile that holds each problem's columns; no other tile where every K is deep and every A
+    """The narrowest tile of DOTS that holds each problem's columns; no other tiles if every K is deep and every A is
     large."""
     tiles = sorted(DOTS.tiles_of(catalogue), key=lambda tile: tile.n)
     wanted = {next(tile for tile in tiles if tile.n >= n) for n in set(sizes.n.tolist())}
@@ -246,8 +248,8 @@ def are_copied_by_tma(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.b
 
 
 def _are_large(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
-    """Which problems suit pipelined tiles, if the catalogue has any: TMA can copy them, and a tile's products are not
-    mostly those of rows and columns that do not exist."""
+    """Which problems suit pipelined tiles, if the catalogue has any: TMA can copy them, and most of a tile lies inside
+    the problem."""
     enough = np.zeros(len(sizes.m), bool)
     for tile in LARGE.tiles_of(catalogue):
         enough |= (2 * sizes.m >= tile.m) & (2 * sizes.n >= tile.n)
@@ -277,7 +279,7 @@ LARGE = Family(
     lambda *_: lambda _: True, measured=False,
 )  # fmt: skip
 FAMILIES = (DOTS, DEEP, ROWS, COLUMNS, LONG, LARGE)  # in the order in which `worth_trying` asks them
-# Numbered from 1; a problem that suits several has the last one's number.
+# Numbered from 1; a problem that suits several families gets the last one's number.
 _NUMBERED = (LONG, DEEP, DOTS, ROWS, COLUMNS, LARGE)
 
 
@@ -338,7 +340,7 @@ def stream_deep(tile: TileShape, sizes: ProblemSizes) -> bool:
 
 
 def is_made_for(tile: TileShape, sizes: ProblemSizes, catalogue: Catalogue) -> bool:
-    """Whether a tile may be chosen for such problems, so that its measured cost for them matters; true for most tiles.
+    """Whether a tile may be chosen for these problems, so that its measured cost for them matters; true for most tiles.
 
     Skinny tiles are built like tiles of no family, and their costs hold for all problems. Tiles of the other
     families are never chosen on a device without rules.

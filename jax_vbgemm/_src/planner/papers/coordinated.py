@@ -149,8 +149,8 @@ def _selected(selector: Selector, sizes: ProblemSizes) -> Heuristic:
 
 
 def _choose_tiles(sizes: ProblemSizes, queue: tuple[TileShape, ...], threshold: float) -> tuple[Ints, int, bool]:
-    """Position in the queue of each problem's tile, the TLP (Eq. 1) of these tiles, and whether each problem's queue
-    holds one strategy."""
+    """The queue position of each problem's tile, the TLP (Eq. 1) of these tiles, and whether each problem's queue holds
+    a single strategy."""
     fits = np.array([(tile.m <= sizes.m) & (tile.n <= sizes.n) for tile in queue])
     fits[0] = True
     # the queue positions whose tile fits the problem come first, in order
@@ -175,8 +175,9 @@ def _batch_by_threshold(draft: Draft, threshold: float, theta: float) -> Draft:
     # larger.
     threads = int(draft.catalogue.columns.threads[runs.tile_id].max(initial=0))
     depth, floor_theta = runs.k_end - runs.k_begin, math.floor(theta)  # sums of K are whole
-    # How many tiles a block has that begins with a given tile: the fewest whose total K exceeds theta. Within one run
-    # that is a division; a block over several runs is found by a search. No block begins after the last tile.
+    # The number of tiles of a block that begins with a given tile: the smallest number whose total K exceeds theta.
+    # Within one run that is a division; a block over several runs is found by a search. No block begins after the last
+    # tile.
     step = np.where(depth > 0, floor_theta // np.maximum(depth, 1) + 1, num_tiles)
     next_block = np.arange(num_tiles + 1)
     next_block[:-1] += np.repeat(step, runs.count)

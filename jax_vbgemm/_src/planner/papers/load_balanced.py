@@ -31,7 +31,7 @@ Demotion = Literal["class", "batch"]
 Unreached = Literal["highest", "smallest"]
 Undivided = Literal["fits", "small"]
 
-_SAME = 1 - 1e-9  # a factor: TLPs that differ by less are equal but for rounding
+_SAME = 1 - 1e-9  # relative tolerance: TLPs that differ by less are equal up to rounding
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def _active(waves: Floats, *, most: Floats, bound: Bound) -> Floats:
         waves = np.minimum(waves, limit)
     total: Floats = waves.sum(axis=0, dtype=np.float64)
     if bound == "device":
-        with np.errstate(divide="ignore"):  # a class that cannot run counts as taking the whole device
+        with np.errstate(divide="ignore"):  # a class that cannot run counts as if it took the whole device
             share = np.divide(waves, limit, out=np.zeros(waves.shape), where=waves > 0).sum(axis=0)
         total = total / np.maximum(share, 1.0)
     return total
@@ -207,7 +207,7 @@ def _active(waves: Floats, *, most: Floats, bound: Bound) -> Floats:
 
 @dataclass(frozen=True)
 class _Passes:
-    """Algorithm 1 without its initial tiles: demotes problems until `enough` waves are active.
+    """Algorithm 1 after the choice of initial tiles: demotes problems until `enough` waves are active.
 
     `unreached` says which assignment is the answer where that many never are.
     """
@@ -238,7 +238,7 @@ class _Passes:
         return tile_class if self.unreached == "smallest" else best
 
     def by_batch(self, tile_class: Ints) -> Ints:
-        """Every problem by a class in each pass."""
+        """Demotes every problem by one class in each pass."""
         most, best = -1.0, tile_class
         while (tlp := float(self.active(_class_waves(self.waves, tile_class)))) < self.enough:
             if tlp * _SAME > most:

@@ -40,11 +40,11 @@ from jax_vbgemm._src.problem import Problem, ProblemSizes
 MIRRORED = (Shape.TSM2_MIRRORED, Shape.ISM2_MIRRORED)
 DEEP_SHAPES = (Shape.TSM2, Shape.TSM2_MIRRORED, Shape.REDUCTION)  # K is more than small, and may be split
 
-# Minimum K steps of a split-K slice where the number of slices is a heuristic: so that adding partial sums is cheap.
+# Minimum K steps of a split-K slice if the number of slices is a heuristic; keeps the reduction of partial sums cheap.
 _STEPS_OF_A_SLICE = 8
 
-# Prefetch depth of row tiles: the elements of each of its rows that a thread loads before it multiplies, which are all
-# of a small K (csrc/gpu/simt/row_tile.h).
+# Prefetch depth of row tiles: the elements that a thread loads of each of its rows before it multiplies (all of them
+# for a small K) (csrc/gpu/simt/row_tile.h).
 _ROWS_AHEAD = 32
 
 
@@ -214,7 +214,7 @@ def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: Problem
 
 
 def _is_dispensable(kernel: str, catalogue: Catalogue) -> bool:
-    """Whether tall and skinny problems alone are given to a kernel, which ordinary kernels can compute as well."""
+    """Whether a kernel only gets tall and skinny problems, which ordinary kernels can compute as well."""
     return _is_of_one_family(kernel) or LONG.has(catalogue.any_tile_of(kernel))
 
 
@@ -246,10 +246,10 @@ def _tile_for(
 
     kernels_of_paper = streaming and device.device_type == "gpu"
     tiles = _streaming(problem, shape, catalogue) if kernels_of_paper else []
-    held = [tile for tile in tiles if sides(tile)[0] >= n]  # others may be shorter but are not taken
+    held = [tile for tile in tiles if sides(tile)[0] >= n]  # other tiles may be shorter but are not used
     shortest = min((sides(tile)[1] for tile in held), default=0)
     if shortest == 0 or (shape not in DEEP_SHAPES and problem.batch * -(-m // shortest) < device.units):
-        # shorter tiles may leave fewer units idle; with a deep K, split-K fills the units
+        # shorter tiles may leave fewer units idle; for a deep K, split-K fills the units instead
         tiles += _skinny(catalogue, mirrored, with_tensor and streaming)
     if tcf is not None and kernels_of_paper and shape in (Shape.ISM2, Shape.ISM2_MIRRORED):
         family = COLUMNS if mirrored else ROWS

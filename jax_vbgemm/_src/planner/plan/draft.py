@@ -111,7 +111,7 @@ class DraftPlanner(ABC):
 
 
 def joined(problems: Sequence[Problem], parts: Sequence[tuple[Ints, Draft]]) -> Draft:
-    """The draft that runs one part after another; a part is the indices of its problems and a draft for them.
+    """The draft that runs `parts` one after another. A part consists of problem indices and a draft for these problems.
 
     Notes and replacements that occur in several parts are kept once.
     """

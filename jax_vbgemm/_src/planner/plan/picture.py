@@ -1,4 +1,4 @@
-"""The picture of a plan: when which multiprocessor computes which block, as the cost model predicts it."""
+"""The picture of a plan: a timeline of blocks on multiprocessors, as predicted by the cost model."""
 
 import heapq
 import math
@@ -15,7 +15,7 @@ from jax_vbgemm._src.problem import ProblemSizes
 if TYPE_CHECKING:
     from jax_vbgemm._src.planner.plan.plan import Plan
 
-_MOST_BLOCKS = 20_000  # of a picture; more are no longer seen one by one
+_MOST_BLOCKS = 20_000  # boxes per picture; more could not be distinguished
 _COLOURS = ("#2b7fd9", "#cf6a1f", "#2f9156", "#a364cf", "#c23b50", "#7a8b1e", "#1f8f9c", "#8a6a4f")
 _PADDING = "#b9bec6"
 

@@ -18,11 +18,12 @@ from jax_vbgemm._src.planner.tiles.split_k import even_slices
 from jax_vbgemm._src.planner.tiles.symmetric import tiles_computed
 from jax_vbgemm._src.problem import ProblemSizes
 
-# How many upper bounds of the longest block's time are tried, between the smallest possible time and no bound. (With 4,
-# the published plans are 0.1% slower by the model; with 12 they are 0.1% faster, and planning takes 1.2 times as long.)
+# The number of upper bounds of the longest block's time that are tried, between the smallest possible time and no
+# bound. (With 4, the published plans are 0.1% slower by the model; with 12 they are 0.1% faster, and planning takes 1.2
+# times as long.)
 _NUM_LIMITS = 6
 
-# The least steps of a K slice: while one step is computed, the next one is loaded.
+# The minimum K steps of a K slice: while one step is computed, the next one is loaded.
 FEWEST_STEPS = 2
 
 
@@ -120,7 +121,7 @@ def candidates(
 
 
 def pairs_of(options: Sequence[Option]) -> list[Ints]:
-    """For each two tiles, the options that use only these tiles; empty if there are at most two tiles."""
+    """For each pair of tiles, the options that use only these two; empty if there are at most two tiles."""
     indices = _indices(options)
     tiles = [tile for tile, edge in indices if tile == edge]
     if len(tiles) < 3:
@@ -137,8 +138,8 @@ def _least_work(rows: Ints, total: Floats) -> float:
 
 
 def _within_limits(rows: Ints, count: Ints, longest: Floats, total: Floats, slots: int) -> Iterator[Candidate]:
-    """For falling limits, each problem's cheapest of some options among those whose blocks take no longer than the
-    limit. Empty where all options have blocks of equal length.
+    """For decreasing limits, each problem's cheapest option whose blocks take no longer than the limit. Empty where all
+    options have blocks of equal length.
     """
     every = np.arange(longest.shape[1])
     mine, work = longest[rows], total[rows]
@@ -188,7 +189,7 @@ class Splits:
     def within(self, limit: float, longest: Floats, total: Floats) -> Candidate | None:
         """The cheapest candidate whose blocks take no longer than `limit`; None if a problem has none, or where
         there would be too many tiles."""
-        room = self._pace.steps_within(limit - self._latency)  # the most steps of a K slice
+        room = self._pace.steps_within(limit - self._latency)  # maximum K steps per slice
         steps, slices = even_slices(self._steps, ceil_div(self._steps, np.maximum(room, 1)))
         seconds = self._pace.seconds(steps) + self._latency
         singles = len(seconds)

@@ -94,8 +94,7 @@ class _Costs(NamedTuple):
 
 
 class _Table:
-    """The data of the options that do not depend on the choice, by option and problem: tiles inside and along the
-    edges."""
+    """The options' data that do not depend on the choice, by option and problem: tiles inside and along the edges."""
 
     def __init__(
         self, sizes: ProblemSizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue
@@ -114,7 +113,7 @@ class _Table:
         self._edge_row = [row[option.edge.index] for option in options]
 
     def sharing_of(self, blocks: float) -> int:
-        """How many blocks share a unit if there are `blocks` in all."""
+        """The number of blocks that share a unit if there are `blocks` in all."""
         return min(self._resident, max(math.ceil(blocks / self._device.units), 1))
 
     def costs(self, sharing: int) -> _Costs:
@@ -131,7 +130,7 @@ class _Table:
         return _Costs(slots, tile_seconds, edge_seconds, longest, total, max(shortest, share), splits)
 
     def besides(self, found: Candidate) -> float:
-        """Seconds that are in no block: reducing partial sums, and fetching the instructions of each further tile
+        """Seconds outside of blocks: reducing partial sums, and fetching the instructions of each further tile
         shape."""
         different = int(np.bitwise_or.reduce(self._uses[found.choice, self._every])).bit_count()
         adding = split_seconds(found.sums, self._catalogue, self._device) if found.sums else 0.0

@@ -39,7 +39,7 @@ from jax_vbgemm._src.planner.tiles.split_k import fewest_filling_slices, in_slic
 from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored
 from jax_vbgemm._src.problem import Problem, ProblemSizes
 
-# After more full rounds than this, the last round is not worth filling: it is less than a ninth of the time.
+# With more full rounds than this, the last round is not worth filling: it is below a ninth of the time.
 _ROUNDS_TO_FILL = 8
 
 # Up to this many problems, the best draft of each kernel is also tried with a number of K slices that fills rounds, and
@@ -90,8 +90,8 @@ class Makespan(DraftPlanner):
             several += [by_one_tile(problems, device, catalogue, tile) for tile in LARGE.tiles_of(among)]
 
         def seconds(draft: Draft) -> float:
-            """The predicted time, and the extra time that tiles other than streaming ones need to read such operands:
-            it was measured, and the cost model does not show it."""
+            """The predicted time, plus the measured extra time of non-streaming tiles to read such operands, which the
+            cost model does not include."""
             by_others = streamed & ~np.isin(draft.tile_id, [t.index for t in catalogue if t.kernel in STREAMING])
             return draft.seconds + _slower_reads(by_others, sizes, device, catalogue)
 
@@ -123,7 +123,7 @@ def _slower_reads(problems: NDArray[np.bool_], sizes: ProblemSizes, device: Devi
 
 
 def by_one_tile(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, tile: TileShape) -> Draft:
-    """The search with one tile shape: it only decides how K is split, and the order of blocks."""
+    """The search with a single tile shape: it only decides how K is split and the order of blocks."""
     return _search_one_kernel(problems, device, catalogue, replace(catalogue, tiles=(tile,)))
 
 
@@ -186,7 +186,7 @@ def _search_by_family(
 
 
 def _groups(numbers: Ints) -> bytes:
-    """The same for numberings that group problems in the same way."""
+    """A canonical numbering: equal for all numberings that group problems in the same way."""
     return np.unique(numbers, return_inverse=True)[1].tobytes()
 
 
@@ -227,12 +227,12 @@ def _draft_for(
             found = choose(sizes, options_of_kernel(sizes, kernel, device, among), device, catalogue, limit)
             choices += [] if found is None else [found]
     if gain == 1.0:
-        choices = choices[-1:]  # each choice is better than the ones before it
+        choices = choices[-1:]  # each choice is better than the previous ones
     drafts = [_draft(problems, sizes, choice, device, catalogue) for choice in choices]
     if gain > 1.0:
         drafts = [_with_full_rounds(problems, sizes, *pair) for pair in zip(choices, drafts, strict=True)]
     drafts = [_with_last_round_split(draft) for draft in drafts]
-    # Of drafts that take equally long, as the memory limits all, the one with the least makespan of blocks.
+    # Among drafts with equal times, because all are memory-bound, the one with the smallest makespan of blocks.
     return min(zip(drafts, choices, strict=True), key=lambda pair: (pair[0].seconds, pair[1].makespan))[0]
 
 
@@ -265,7 +265,7 @@ def _draft(
 
 
 def _with_full_rounds(problems: Sequence[Problem], sizes: ProblemSizes, found: TileChoice, draft: Draft) -> Draft:
-    """The draft; or where K is split, a draft with fewer or more K slices whose blocks fill whole rounds.
+    """The draft; or, if K is split, a draft with fewer or more K slices whose blocks fill whole rounds.
 
     The number of slices follows from an upper bound of the longest block, which may leave a few blocks in a last round.
     Full rounds are taken where they are clearly faster. Deep tiles are limited by the memory: the cost model
@@ -332,8 +332,8 @@ def _slices_adjacent(draft: Draft) -> Draft:
 
 
 def _with_last_round_split(draft: Draft) -> Draft:
-    """The draft; or if predicted to be faster, the draft with the tiles of the last round split along K, where that
-    round leaves most units idle.
+    """The draft; or, if predicted to be faster, the draft with the last round's tiles split along K, if that round
+    leaves most units idle.
     """
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
     if len(runs) == 0 or (runs.k_begin > 0).any():

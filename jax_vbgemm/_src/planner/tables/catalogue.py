@@ -121,8 +121,8 @@ class Catalogue:
 
     @property
     def on_tensor_cores(self) -> bool:
-        """Whether products of this arithmetic belong on tensor cores: TF32 exists nowhere else, and numbers of 8 and
-        16 bits are much slower elsewhere. (float64 has tensor cores too, but ordinary units are as exact.)
+        """Whether products of this arithmetic belong on tensor cores: TF32 exists nowhere else, and 8-bit and 16-bit
+        types are much slower elsewhere. (float64 has tensor cores too, but ordinary units are as exact.)
         """
         theirs = self.kind != PLAIN_KIND[self.kind] or self.element_bytes <= 2
         return theirs and any(tile.tensor for tile in self.tiles)
@@ -146,7 +146,7 @@ class Catalogue:
         return max(found, key=lambda tile: tile.threads)
 
     def resolve(self, order: Sequence[TileKey]) -> tuple[tuple[TileShape, ...], tuple[Replacement, ...]]:
-        """The tiles that `order` names from the smallest on, and the replacements for missing ones.
+        """The tiles named by `order`, smallest first, and the replacements for missing ones.
 
         A missing tile is replaced by the next smaller one of `order`, or by the next larger one where none is smaller.
         Raises ValueError if none of the tiles is built.

@@ -109,7 +109,7 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
 
 
 def _note(architecture: str, table: Mapping[str, Any]) -> str:
-    """What plans for an architecture say of it, by its table."""
+    """The note for plans for an architecture, from its table."""
     if table.get("built", True):
         return ""
     resources_from = table["resources"]
@@ -146,7 +146,7 @@ def _tables(name: str) -> tuple[dict[str, Any], str | None]:
 def _check_base(
     name: str, base: str, hardware: Mapping[str, Any], below: Mapping[str, Any], calibration: str | None
 ) -> None:
-    """ValueError if a device would inherit what was measured with other units or rates than its own."""
+    """ValueError if a device would inherit measurements made with other units or rates than its own."""
     other = [
         key
         for key in ("units", "peak_rates", "tensor_rates")

@@ -14,8 +14,8 @@ class Rules:
     Which problems get row tiles or column tiles (model/tile_families.py):
 
     many_rows: from this many rows of the whole batch on, these tiles were the fastest in nearly all measurements: all
-      of them for at most `few_columns` columns (in elements narrower than float64 already from a quarter of that number of
-      rows on), and those on tensor cores for more columns.
+      of them for at most `few_columns` columns (in elements narrower than float64 already from a quarter of that number
+      of rows on), and those on tensor cores for more columns.
     few_steps: below this K, tensor cores would mostly multiply zeros.
     largest_block: upper bound of the bytes that a block of these tiles reads and writes, as a multiple of its shared
       memory; beyond it, shorter tiles were faster, as there are too few blocks.
@@ -146,7 +146,7 @@ class DotRates:
 
 @dataclass(frozen=True)
 class CallCosts:
-    """What a call costs in a program that has dots otherwise, and what it has to gain (`group`, `blocksparse`).
+    """The cost of a call in a program of dots, and the gain that it must bring (`group`, `blocksparse`).
 
     launch: least seconds of a call; None: as for any plan (`launch_seconds`). A CPU's plans count the time of waking
       the thread pool, which small calls don't use.

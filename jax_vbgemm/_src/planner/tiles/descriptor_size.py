@@ -10,7 +10,7 @@ BLOCK_BYTES = 4  # an entry of block_first, an int32
 # Tiles that are batched into blocks are runs of one tile each, with a list of the first tile of each block.
 MOST_BATCHED_TILES = MAX_BYTES // (RUN_BYTES + BLOCK_BYTES)
 
-# The most tiles that a serialised program can hold: XLA's programs are protocol buffers, of less than 2 GiB.
+# The maximum number of tiles in a serialised program: XLA's programs are protocol buffers, limited to 2 GiB.
 MOST_DESCRIBED_TILES = (1 << 30) // (RUN_BYTES + BLOCK_BYTES)
 
 

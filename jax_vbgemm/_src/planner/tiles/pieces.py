@@ -47,7 +47,7 @@ def of_sums(tiles: Runs, terms: Ints, depth: Ints) -> Runs:
 
 
 def count_pieces(runs: Runs, owner: Ints, depth: Ints, num_problems: int) -> int:
-    """How many pieces `cut` would make of all tiles of `runs`."""
+    """The number of pieces into which `cut` would divide all tiles of `runs`."""
     first, last = _products_touched(runs, owner, depth, num_problems)
     return int((runs.count * (last - first + 1)).sum())
 

@@ -136,7 +136,7 @@ class Runs:
 
 def tile_counts(sizes: ProblemSizes, tile_m: int, tile_n: int) -> Ints:
     """ceil(M / Tm) * ceil(N / Tn) * batch of each problem, read-only."""
-    # Cached, as several planners ask for the same shapes, and several tiles have one shape.
+    # Cached, because several planners ask for the same shapes, and several tiles share a shape.
     key = (tile_m, tile_n)
     counts = sizes.tile_counts.get(key)
     if counts is None:
