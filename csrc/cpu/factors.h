@@ -56,9 +56,9 @@ inline constexpr int64_t kFromMemory = 4 << 20, kPartOfInterleaved = 128;
 // uses K, strides, and distances that no tile changes.
 inline bool are_interleaved(const Product& p, const Factors* more, int64_t count, bool is_transposed) {
   const auto interleave_in_memory = [](const Matrix& x, const Matrix& y, int64_t bytes) {
-    const int64_t apart = magnitude(static_cast<const char*>(y.data) - static_cast<const char*>(x.data));
-    const bool alike = x.row_stride == y.row_stride && x.col_stride == y.col_stride;
-    return alike && apart < smaller(magnitude(x.row_stride), magnitude(x.col_stride)) * bytes;
+    const int64_t distance = magnitude(static_cast<const char*>(y.data) - static_cast<const char*>(x.data));
+    const bool same_strides = x.row_stride == y.row_stride && x.col_stride == y.col_stride;
+    return same_strides && distance < smaller(magnitude(x.row_stride), magnitude(x.col_stride)) * bytes;
   };
   const int64_t a_bytes = bytes_of(arithmetic_of(p.kind).lhs), b_bytes = bytes_of(arithmetic_of(p.kind).rhs);
   const int64_t a_span = p.k * magnitude(p.a.col_stride) * a_bytes, b_span = p.k * magnitude(p.b.row_stride) * b_bytes;

@@ -44,7 +44,7 @@ class FewColumns {
 
  public:
   // Whether this algorithm computes the product. The answer is the same for all parts of a problem.
-  static bool takes(const Product& p) {
+  static bool supports(const Product& p) {
     return p.a.col_stride == 1 && p.whole_m >= kManyRows && p.whole_n <= kWidth / 2 && p.k >= 2 && p.k <= kMaxK;
   }
 
@@ -105,7 +105,7 @@ class FewColumns {
     constexpr int kColumns = kWidth / S;
     const auto* a = static_cast<const NumberOf<Lhs>*>(p.a.data);
     const bool in_place = finishes_in_place(p), streams = should_stream(p) && writes_vectors(p);
-    const int64_t ahead = streams ? prefetch_distance(p, kGroup) : 0;
+    const int64_t prefetch_bytes = streams ? prefetch_distance(p, kGroup) : 0;
     alignas(64) T results[kRows * kColumns], dense[kRows * kColumns];
     for (int64_t i = 0; i < p.m; i += kRows, a += kRows * p.a.row_stride) {
       const int64_t rows = smaller(kRows, p.m - i);
@@ -113,9 +113,9 @@ class FewColumns {
       T* const to = in_place && p.n == kColumns ? c : results;
       if constexpr (kConverts) {
         copy_block<1>(a, p.a.row_stride, 1, rows, k_, copy_of_a_);
-        multiply<S>(copy_of_a_, k_, rows, to, streams, ahead);
+        multiply<S>(copy_of_a_, k_, rows, to, streams, prefetch_bytes);
       } else {
-        multiply<S>(a, p.a.row_stride, rows, to, streams, ahead);
+        multiply<S>(a, p.a.row_stride, rows, to, streams, prefetch_bytes);
       }
       T* const sums = in_place ? c : dense;
       if (p.n < kColumns) copy_rows<kColumns>(results, rows, p.n, sums);
@@ -133,12 +133,12 @@ class FewColumns {
     }
   }
 
-  // Computes dense rows of kWidth / S sums. streams: use streaming stores. ahead: prefetch distance of A in bytes.
+  // Computes dense rows of kWidth / S sums. streams: use streaming stores. prefetch_bytes: prefetch distance of A in bytes.
   template <int S>
-  void multiply(const T* a, int64_t a_row, int64_t rows, T* to, bool streams, int64_t ahead) const {
+  void multiply(const T* a, int64_t a_row, int64_t rows, T* to, bool streams, int64_t prefetch_bytes) const {
     constexpr int kVectors = kGroup / S;
     for (; rows >= kGroup; rows -= kGroup, a += kGroup * a_row, to += kVectors * kWidth) {
-      if (ahead) prefetch(reinterpret_cast<const char*>(a) + ahead, kGroup * a_row * static_cast<int64_t>(sizeof(T)));
+      if (prefetch_bytes) prefetch(reinterpret_cast<const char*>(a) + prefetch_bytes, kGroup * a_row * static_cast<int64_t>(sizeof(T)));
       V sums[kGroup];
       multiply_group<S>([=](int r) { return a + r * a_row; }, sums);
 #pragma GCC unroll 16

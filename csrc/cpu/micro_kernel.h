@@ -26,7 +26,7 @@ struct Micro {
   int64_t sums_row;
   T* c;  // where the finished result goes
   int64_t c_row;
-  int64_t ahead;  // prefetch distance in bytes; 0: no prefetch
+  int64_t prefetch_bytes;  // prefetch distance in bytes; 0: no prefetch
   T alpha;
 };
 
@@ -88,7 +88,7 @@ void micro_kernel(const Micro<T>& x) {
   const T *a_rows = x.a, *sums_in = x.sums_in;
   T *c = x.c, *sums_out = x.sums_out;
   for (int64_t group = x.groups; group > 0; --group) {
-    if (x.ahead) prefetch(reinterpret_cast<const char*>(a_rows) + x.ahead, R * x.a_row * static_cast<int64_t>(sizeof(T)));
+    if (x.prefetch_bytes) prefetch(reinterpret_cast<const char*>(a_rows) + x.prefetch_bytes, R * x.a_row * static_cast<int64_t>(sizeof(T)));
     V sums[kRows][NV];
     Last last[kRows];
     RowsOfA<T, R> a(a_rows, x.a_row);
@@ -254,7 +254,7 @@ struct RowGroups {
   RowGroups(int m, int most) : count(quotient(m + most - 1, most)), base(quotient(m, count)), larger(m - base * count) {}
   int rows(int group) const { return base + (group < larger); }
   // The number of consecutive groups from this one on with the same number of rows.
-  int alike(int group) const { return (group < larger ? larger : count) - group; }
+  int same_size_groups(int group) const { return (group < larger ? larger : count) - group; }
   int count, base, larger;
 
  private:

@@ -71,8 +71,8 @@ class Multiplier {
   // Computes the sum of p's product and the products of `more`, all transposed to c' = b' a' if `is_transposed`. All products are added to
   // the sums of one block before the next block begins.
   static void run_sum(const Product& p, const Factors* more, int64_t count, bool is_transposed, Scratch& scratch) {
-    const bool together = are_interleaved(p, more, count, is_transposed);
-    const int64_t step = together ? kPartOfInterleaved : p.k;
+    const bool interleaved = are_interleaved(p, more, count, is_transposed);
+    const int64_t step = interleaved ? kPartOfInterleaved : p.k;
     for_each_block(p, [&](const Block& c_block) {
       int64_t k = 0;
       do {
@@ -82,7 +82,7 @@ class Multiplier {
             with_factors(piece, more[i], is_transposed);
             strides_along_one(piece);
           }
-          if (together) piece = part_along_k(piece, k, smaller(step, p.k - k));
+          if (interleaved) piece = part_along_k(piece, k, smaller(step, p.k - k));
           const bool first = k == 0 && i < 0, last = k + step >= p.k && i + 1 == count;
           Multiplier(piece, scratch, first, last).block(c_block);
         }
@@ -192,16 +192,16 @@ class Multiplier {
   // Whether a block is narrow. Hardware prefetchers follow few rows at a time, and they drop a row if too many other rows are read before
   // its next part. Reading one part of K of all rows of a block in turn reached three quarters of the memory speed.
   bool is_narrow(const Block& block) const {
-    const bool long_rows = p_.k > kMaxK && p_.a.col_stride == 1 && block.m * p_.k * kParts * kSize >= 4 * kFarApart;
+    const bool has_long_rows = p_.k > kMaxK && p_.a.col_stride == 1 && block.m * p_.k * kParts * kSize >= 4 * kFarApart;
     const bool b_in_place = !kConverts && p_.b.row_stride == p_.n && p_.b.col_stride == 1 && (kMaskedLoads || p_.n * kParts % kWidth == 0);
-    return long_rows && b_in_place && block.n * kParts <= kNarrow * kWidth;
+    return has_long_rows && b_in_place && block.n * kParts <= kNarrow * kWidth;
   }
 
   // Whether to read B almost in memory order: a wide B from memory, used by few rows of A.
   bool streams(const Block& block) const {
     if (block.n < kWide || p_.b.col_stride != 1) return false;
-    const bool far = p_.k * magnitude(p_.b.row_stride) * kParts * kSize >= 8 * kFarApart;
-    return block.m <= (far ? 32 : Micros::max_rows(4));
+    const bool streams_b = p_.k * magnitude(p_.b.row_stride) * kParts * kSize >= 8 * kFarApart;
+    return block.m <= (streams_b ? 32 : Micros::max_rows(4));
   }
   // Memory is faster for longer pieces of A's rows; if B is one vector wide, a longer part of K fits the cache.
   int64_t part_of_k(const Block& block) const {
@@ -225,7 +225,7 @@ class Multiplier {
     Micro<T> micro;
     micro.k = k.count;
     micro.streams = should_stream(p_) && writes_vectors();
-    micro.ahead = micro.streams && !copies ? prefetch_distance(p_, Micros::max_rows(1)) : 0;
+    micro.prefetch_bytes = micro.streams && !copies ? prefetch_distance(p_, Micros::max_rows(1)) : 0;
     micro.scales = in_place_ && p_.finish;
     micro.alpha = micro.scales ? static_cast<T>(p_.finish->alpha[0]) : T(1);
     if (copies) {
@@ -243,9 +243,9 @@ class Multiplier {
       const RowGroups groups(static_cast<int>(block.m), Micros::max_rows(panel.vectors));
       const T* const a_rows = micro.a;
       for (int group = 0, i = 0; group < groups.count;) {
-        const int rows = groups.rows(group), alike = in_place_ ? groups.alike(group) : 1;
-        multiply_groups(block, k, panel, i, rows, alike, micro);
-        micro.a += alike * rows * micro.a_row, i += alike * rows, group += alike;
+        const int rows = groups.rows(group), same_size_groups = in_place_ ? groups.same_size_groups(group) : 1;
+        multiply_groups(block, k, panel, i, rows, same_size_groups, micro);
+        micro.a += same_size_groups * rows * micro.a_row, i += same_size_groups * rows, group += same_size_groups;
       }
       micro.a = a_rows;
       j += panel.columns, left -= panel.vectors;
@@ -355,10 +355,10 @@ enum class Algorithm { blocks, short_rows, dots, few_columns };
 
 template <class Lhs, class Rhs>
 inline Algorithm algorithm_of(const Product& p) {
-  if (ShortRows<Lhs, Rhs>::takes(p)) return Algorithm::short_rows;
+  if (ShortRows<Lhs, Rhs>::supports(p)) return Algorithm::short_rows;
   if constexpr (!kIsComplex<Lhs>) {
     if (Multiplier<Lhs, Rhs>::is_dot(p)) return Algorithm::dots;
-    if (FewColumns<Lhs, Rhs>::takes(p)) return Algorithm::few_columns;
+    if (FewColumns<Lhs, Rhs>::supports(p)) return Algorithm::few_columns;
   }
   return Algorithm::blocks;
 }
@@ -394,7 +394,7 @@ inline void multiply_either_way(const Product& p, Scratch& scratch) {
   const Product other = transposed(p);
   const Algorithm across = algorithm_of<Rhs, Lhs>(other);
   if (across == Algorithm::blocks) {
-    if (Small<Lhs, Rhs>::takes(p)) return Small<Lhs, Rhs>::run(p);
+    if (Small<Lhs, Rhs>::supports(p)) return Small<Lhs, Rhs>::run(p);
     if (cost(other, kOneVector) >= cost(p, kOneVector)) return multiply_by<Lhs, Rhs>(untransposed, p, scratch);
   }
   Finish finish;

@@ -55,7 +55,7 @@ template <class In, class T>
 inline void transpose_panel(const In* from, int64_t stride, int64_t k_count, int64_t columns, T* to, int64_t to_row) {
   constexpr int kBlock = 16 / sizeof(T);
   for (int64_t j = 0; j < columns; j += kBlock) {
-    const int live = static_cast<int>(smaller(kBlock, columns - j));
+    const int valid = static_cast<int>(smaller(kBlock, columns - j));
     const In* column = from + j * stride;
     int64_t k = 0;
     for (; k + kBlock <= k_count; k += kBlock) {
@@ -63,7 +63,7 @@ inline void transpose_panel(const In* from, int64_t stride, int64_t k_count, int
 #pragma GCC unroll 4
       for (int i = 0; i < kBlock; ++i) {
         v[i] = Vec16<T>{};
-        if (i < live) {
+        if (i < valid) {
           const In* p = column + i * stride + k;
           if constexpr (sizeof(In) == sizeof(T)) {
             v[i] = load<Vec16<T>>(p);
@@ -77,7 +77,7 @@ inline void transpose_panel(const In* from, int64_t stride, int64_t k_count, int
       for (int i = 0; i < kBlock; ++i) store(to + (k + i) * to_row + j, v[i]);
     }
     for (; k < k_count; ++k) {
-      for (int i = 0; i < kBlock; ++i) store(to + k * to_row + j + i, i < live ? widen(load<In>(column + i * stride + k)) : T{});
+      for (int i = 0; i < kBlock; ++i) store(to + k * to_row + j + i, i < valid ? widen(load<In>(column + i * stride + k)) : T{});
     }
   }
 }
@@ -86,8 +86,8 @@ inline void transpose_panel(const In* from, int64_t stride, int64_t k_count, int
 template <int NV, class In, class T>
 inline void copy_panel(const In* from, int64_t stride, int64_t k_count, int64_t columns, T* to) {
   constexpr int kWidth = kLanes<T>;
-  const int live = static_cast<int>(columns - (NV - 1) * kWidth);
-  const Mask mask = first_lanes<T>(live);
+  const int valid = static_cast<int>(columns - (NV - 1) * kWidth);
+  const Mask mask = first_lanes<T>(valid);
   for (int64_t k = 0; k < k_count; ++k, from += stride, to += NV * kWidth) {
 #pragma GCC unroll 4
     for (int v = 0; v < NV - 1; ++v) store(to + v * kWidth, load_wide(from + v * kWidth));
@@ -95,7 +95,7 @@ inline void copy_panel(const In* from, int64_t stride, int64_t k_count, int64_t 
     if constexpr (kMaskedLoads && sizeof(In) == sizeof(T)) {
       store(to + (NV - 1) * kWidth, load(last, mask));
     } else {
-      store(to + (NV - 1) * kWidth, live == kWidth ? load_wide(last) : load_wide(last, live));
+      store(to + (NV - 1) * kWidth, valid == kWidth ? load_wide(last) : load_wide(last, valid));
     }
   }
 }

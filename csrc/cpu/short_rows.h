@@ -89,7 +89,7 @@ class ShortRows {
 
  public:
   // Whether this algorithm computes the product. The answer is the same for all parts of a problem.
-  static bool takes(const Product& p) {
+  static bool supports(const Product& p) {
     const int64_t k = p.k * kParts, n = p.whole_n * kParts;
     const bool short_rows = k >= 1 && k <= kMaxShortK && 2 * k <= kWidth && 2 * n <= kWidth && (n <= kMaxShortN || k == 1);
     return kPermutes && short_rows && p.whole_m >= kManyVectors * kWidth && p.a.col_stride == 1 && p.a.row_stride == p.k;

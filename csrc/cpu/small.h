@@ -18,7 +18,7 @@ class Small {
   static constexpr int64_t kMaxRows = 64, kMaxNumbers = 4 * kWidth, kMaxK = 128;
 
  public:
-  static bool takes(const Product& p) {
+  static bool supports(const Product& p) {
     const bool small = p.m <= kMaxRows && p.n * kParts <= kMaxNumbers && p.k <= kMaxK && (kMaskedLoads || p.n * kParts >= kWidth);
     const bool row_major = p.a.col_stride == 1 && p.b.col_stride == 1 && p.c.col_stride == 1 && p.a.row_stride != 1;
     const bool dense = p.b.row_stride == p.n;
@@ -32,7 +32,7 @@ class Small {
     micro.a_row = p.a.row_stride * kParts, micro.a_k = kParts;
     micro.b_k = p.b.row_stride * kParts, micro.c_row = p.c.row_stride * kParts;
     micro.sums_in = micro.sums_out = nullptr;
-    micro.scales = micro.streams = false, micro.ahead = 0;
+    micro.scales = micro.streams = false, micro.prefetch_bytes = 0;
     for (int at = 0; at < numbers;) {
       const int vectors = Micros::panel_vectors((numbers - at + kWidth - 1) / kWidth, m);
       const int width = static_cast<int>(smaller(vectors * kWidth, numbers - at));

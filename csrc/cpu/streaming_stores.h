@@ -70,7 +70,7 @@ template <class Run>
 inline void run_streaming(const Product& p, Scratch& scratch, Run run) {
   const int64_t element = bytes_of(p.out_dtype), lines = kPrefetchBytes / 64 / (p.n > p.k ? p.n : p.k);
   const int64_t most = (lines > 1 ? lines : 1) * (64 / element);
-  const int64_t ahead = prefetch_distance(p, most), bytes_of_a = most * p.a.row_stride * bytes_of(arithmetic_of(p.kind).lhs);
+  const int64_t prefetch_bytes = prefetch_distance(p, most), bytes_of_a = most * p.a.row_stride * bytes_of(arithmetic_of(p.kind).lhs);
   for (int64_t i = 0; i < p.m; i += most) {
     Product piece = p;
     Finish finish;
@@ -83,7 +83,7 @@ inline void run_streaming(const Product& p, Scratch& scratch, Run run) {
       finish.scale = from_row(finish.scale, i, accumulator_of(p.kind));
       piece.finish = &finish;
     }
-    if (ahead) prefetch(static_cast<const char*>(from_row(p.a, i, arithmetic_of(p.kind).lhs).data) + ahead, bytes_of_a);
+    if (prefetch_bytes) prefetch(static_cast<const char*>(from_row(p.a, i, arithmetic_of(p.kind).lhs).data) + prefetch_bytes, bytes_of_a);
     run(piece);
     copy_streaming(static_cast<char*>(from_row(p.c, i, p.out_dtype).data), scratch.results, piece.m * p.n * element);
   }

@@ -246,8 +246,8 @@ __device__ inline void store_streamed_if(bool valid, void* global, const void* r
 }
 #undef VBGEMM_STORE
 
-// Returns the number of lanes of the warp for which `yes` is true. All lanes of the warp call this together.
-__device__ inline int popc_ballot(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
+// Returns the number of lanes of the warp for which `predicate` is true. All lanes of the warp call this together.
+__device__ inline int popc_ballot(bool predicate) { return __popc(__ballot_sync(0xffffffffu, predicate)); }
 
 // Exchanges values between lanes whose indices differ in the bit kDistance. All lanes of the warp call this together.
 template <int kDistance, class Value>

@@ -85,8 +85,8 @@ __device__ inline void wave_barrier() {
   __builtin_amdgcn_wave_barrier();
 }
 
-// Returns the number of lanes of the wave for which `yes` is true. All lanes of the wave call this together.
-__device__ inline int popc_ballot(bool yes) { return __builtin_popcountll(__builtin_amdgcn_ballot_w64(yes)); }
+// Returns the number of lanes of the wave for which `predicate` is true. All lanes of the wave call this together.
+__device__ inline int popc_ballot(bool predicate) { return __builtin_popcountll(__builtin_amdgcn_ballot_w64(predicate)); }
 
 // Exchanges values between lanes whose indices differ in the bit kDistance. All lanes of the wave call this together.
 template <int kDistance, class Value>

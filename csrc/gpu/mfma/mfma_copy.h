@@ -17,8 +17,8 @@ class VectorCopy {
         line_stride_(lines_are_rows ? from.row_stride : from.col_stride),
         item_stride_(lines_are_rows ? from.col_stride : from.row_stride) {
     const bool aligned = (reinterpret_cast<uintptr_t>(first_) | static_cast<uintptr_t>(line_stride_ * kBytes)) % kVectorBytes == 0;
-    along_ = item_stride_ == 1;
-    whole_ = along_ && aligned;
+    along_k_ = item_stride_ == 1;
+    whole_ = along_k_ && aligned;
   }
 
   // Starts loading this thread's vectors of a step that has lines x items elements, at least one. Elements outside are read from the last
@@ -34,7 +34,7 @@ class VectorCopy {
     } else {
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) {
-        const Place place(i, along_);
+        const Place place(i, along_k_);
         const T* const line = line_of(place);
 #pragma unroll
         for (int e = 0; e < kVectorItems; ++e) {
@@ -51,7 +51,7 @@ class VectorCopy {
   __device__ void store(T* shared, int items) {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      const Place place(i, along_);
+      const Place place(i, along_k_);
       const int item = place.vector * kVectorItems;
       if (items < kItems) {
 #pragma unroll
@@ -80,7 +80,7 @@ class VectorCopy {
 
   const T* first_;  // the first element of the next step
   int64_t line_stride_, item_stride_;
-  bool along_, whole_;
+  bool along_k_, whole_;
   Vector16 vectors_[kCopies];
 };
 

@@ -24,15 +24,15 @@ struct TileListParameters {
 __device__ inline void write_epilogues(const TileListParameters& parameters) {
   const int64_t columns = parameters.sizes.n;
   for (int i = 0; i < 2; ++i) {
-    const bool yes = i == static_cast<int>(HasMatrix::yes);
+    const bool has_matrix = i == static_cast<int>(HasMatrix::yes);
     Problem problem{};
     problem.m = parameters.sizes.m, problem.n = parameters.sizes.n, problem.k = parameters.sizes.k;
     problem.batch = problem.inner_batch = parameters.sizes.g;
     Epilogue epilogue{};
     epilogue.alpha = {1, 0, -1, 0, 0}, epilogue.beta = {0, 0, -1, 0, 0};
     epilogue.source.buffer = epilogue.bias.buffer = -1;
-    if (yes) epilogue.activation = parameters.activation;
-    if (yes && parameters.bias >= 0) epilogue.bias = {parameters.bias, 0, 0, 0, 1, {0, columns}};
+    if (has_matrix) epilogue.activation = parameters.activation;
+    if (has_matrix && parameters.bias >= 0) epilogue.bias = {parameters.bias, 0, 0, 0, 1, {0, columns}};
     parameters.epilogues->problem[i] = problem;
     parameters.epilogues->epilogue[i] = epilogue;
   }

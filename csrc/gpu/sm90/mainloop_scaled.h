@@ -35,7 +35,7 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
   await_stage();
   for (int k = 0; k < depth; k += Traits::kDepth) {
     const int stage = stages.index;
-    const bool more = k + Traits::kDepth < depth;
+    const bool has_next = k + Traits::kDepth < depth;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       std::conditional_t<Traits::kKind == Kind::s8, int, float> products[kPart][4];
@@ -49,19 +49,19 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
       // While these MMAs run, the next stage's scales are loaded and its barrier is waited for.
       if (part == 0) {
         overlapped();
-        scales.load_next(more);
+        scales.load_next(has_next);
       }
       if (part == kParts - 1) {
         stages.advance();
-        if (more) await_stage();
+        if (has_next) await_stage();
       }
       wgmma_wait_group<0>();
       if (part == kParts - 1) release(stage);
       // Scales of the part's first and second 64 columns; in a narrow gated tile these belong to the two halves.
       constexpr int kHalf = kPart / 2;
-      const int ahead = kParts == 1 ? 0 : part, behind = kParts == 1 ? 1 : part;
-      const float scale[2][2] = {{scale_of(scales, 0, ahead), scale_of(scales, 1, ahead)},
-                                 {scale_of(scales, 0, behind), scale_of(scales, 1, behind)}};
+      const int first_half = kParts == 1 ? 0 : part, second_half = kParts == 1 ? 1 : part;
+      const float scale[2][2] = {{scale_of(scales, 0, first_half), scale_of(scales, 1, first_half)},
+                                 {scale_of(scales, 0, second_half), scale_of(scales, 1, second_half)}};
 #pragma unroll
       for (int block = 0; block < kPart; ++block) {
 #pragma unroll

@@ -191,9 +191,9 @@ class GroupSource {
     const float* const scale = p.rhs_scale + int64_t{tile.matrix} * p.rhs_column_blocks + lane % 4 * 2;
 #pragma unroll
     for (int block = 0; block < Traits::kBlocks; ++block) {
-      const bool behind = p.sizes.gated && block >= Traits::kBlocks / 2;                                  // in the second half
-      const int col = min(tile.col + (behind ? block - Traits::kBlocks / 2 : block) * 8, p.sizes.n - 8);  // n is a multiple of 16
-      const float* const two = scale + (behind ? p.sizes.n : 0) + col;
+      const bool in_second = p.sizes.gated && block >= Traits::kBlocks / 2;                                  // in the second half
+      const int col = min(tile.col + (in_second ? block - Traits::kBlocks / 2 : block) * 8, p.sizes.n - 8);  // n is a multiple of 16
+      const float* const two = scale + (in_second ? p.sizes.n : 0) + col;
 #pragma unroll
       for (int i = 0; i < 4; ++i) sums[block][i] *= two[i % 2];
     }
@@ -206,8 +206,8 @@ class GroupSource {
 #pragma unroll
     for (int i = 0; p.rhs_scale && i < StageScales::kCount; ++i) {
       const int left = (p.sizes.gated ? 0 : i / 2 * 2 * Traits::kBox) + warp / 4 * Traits::kBox + warp % 4 * 16 + lane / 4 + i % 2 * 8;
-      const int within = min(tile.col + left, p.sizes.n - 1), of_product = p.sizes.gated && i / 2 > 0 ? p.sizes.n + within : within;
-      const int block = p.has_column_scales() ? of_product : min(of_product / kScaledColumns, p.rhs_column_blocks - 1);
+      const int within = min(tile.col + left, p.sizes.n - 1), product_col = p.sizes.gated && i / 2 > 0 ? p.sizes.n + within : within;
+      const int block = p.has_column_scales() ? product_col : min(product_col / kScaledColumns, p.rhs_column_blocks - 1);
       column[i] = p.rhs_scale + (int64_t{tile.matrix} * p.rhs_column_blocks + block) * p.rhs_k_blocks;
     }
     const bool varies = p.rhs_scale && p.rhs_k_blocks > 1;

@@ -19,10 +19,10 @@ class StageScales {
 
   // Starts loading the next stage's scales, if there is a next stage. They have registers of their own: the compiler multiplies scales
   // before it issues the MMAs that they belong to, and those would wait for the load.
-  __device__ void load_next(bool more) {
+  __device__ void load_next(bool has_next) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (more && vary_[i]) next_[i] = *++at_[i];
+      if (has_next && vary_[i]) next_[i] = *++at_[i];
     }
   }
   __device__ void advance() {

@@ -123,8 +123,8 @@ class NarrowRows {
     const auto narrow = [&](int block, int i) __attribute__((always_inline)) {
       return narrow_pair<Traits::kShortResults>(value(block, 2 * i), value(block, 2 * i + 1));
     };
-    constexpr int kNow = kBlocks < kHeld ? kBlocks : kHeld;
-    store_boxes<kClipped, kNow>(to, 0, narrow, staging, lane);
+    constexpr int kStoredNow = kBlocks < kHeld ? kBlocks : kHeld;
+    store_boxes<kClipped, kStoredNow>(to, 0, narrow, staging, lane);
     if constexpr (kBlocks > kHeld) {
 #pragma unroll
       for (int block = 0; block < kHeld; ++block) {

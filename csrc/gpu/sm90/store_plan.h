@@ -43,8 +43,9 @@ __device__ inline void store_patch(const TilePlace<T>& place, int row, int col, 
 template <class Out, class Traits, class T>
 __device__ inline void store_patches(const TilePlace<T>& place, int warp, const float (&sums)[Traits::kBlocks][4], float* plane, int lane) {
   constexpr int kVector = 4, kRound = Patch::kCols / 8;  // blocks of 8 columns in a patch
-  const auto takes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
-  const bool vectors = takes(place.matrix[kC]) && (!place.fused || (takes(place.matrix[kSource]) && takes(place.matrix[kBias])));
+  const auto vectorizes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
+  const bool vectors =
+      vectorizes(place.matrix[kC]) && (!place.fused || (vectorizes(place.matrix[kSource]) && vectorizes(place.matrix[kBias])));
   cp_async_bulk_wait_group_read();  // TMA has read what was staged there before
 #pragma unroll
   for (int round = 0; round < Traits::kBlocks / kRound; ++round) {

@@ -212,8 +212,8 @@ __device__ inline void store_by(const TilePlace<T>& place, Sum* planes) {
 template <class Out, class Traits, class T, class Sum>
 __device__ inline void store_planes_as(const TilePlace<T>& place, Sum* planes) {
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
-  const auto takes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
-  if (takes(place.matrix[kC]) && (!place.fused || (takes(place.matrix[kSource]) && takes(place.matrix[kBias])))) {
+  const auto vectorizes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
+  if (vectorizes(place.matrix[kC]) && (!place.fused || (vectorizes(place.matrix[kSource]) && vectorizes(place.matrix[kBias])))) {
     store_by<Out, kVector, Traits>(place, planes);
   } else {
     store_by<Out, 1, Traits>(place, planes);
@@ -234,8 +234,8 @@ __device__ inline void store_planes_of_bytes(const TilePlace<T>& place, Sum* pla
   bool vectors = false;
   with_one_of<Traits::kResults>(place.result_type(), [&](auto out) __attribute__((always_inline)) {
     using Out = decltype(out);
-    const auto takes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
-    vectors = takes(place.matrix[kC]) && (!place.fused || (takes(place.matrix[kSource]) && takes(place.matrix[kBias])));
+    const auto vectorizes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
+    vectors = vectorizes(place.matrix[kC]) && (!place.fused || (vectorizes(place.matrix[kSource]) && vectorizes(place.matrix[kBias])));
     if (place.fused && vectors) scale_sums<Out>(place, by_vectors, by_vectors.count(place));
     if (place.fused && !vectors) scale_sums<Out>(place, by_elements, by_elements.count(place));
   });

@@ -15,8 +15,8 @@ inline constexpr int kAddThreads = 256;
 constexpr int add_blocks(int64_t num_splits, int64_t num_sums) {
   constexpr int64_t kSumsPerBlock = kAddThreads * 4 * 2, kMax = 64, kMaxTotal = 1024;
   const int64_t blocks = num_sums / num_splits / kSumsPerBlock, fair = kMaxTotal / num_splits, most = fair < kMax ? fair : kMax;
-  const int64_t few = blocks < most ? blocks : most;
-  return static_cast<int>(few < 1 ? 1 : few);
+  const int64_t blocks_per_tile = blocks < most ? blocks : most;
+  return static_cast<int>(blocks_per_tile < 1 ? 1 : blocks_per_tile);
 }
 
 // The number of parts into which a thread block is divided. All parts work on the same elements, each on a range of the K slices: more

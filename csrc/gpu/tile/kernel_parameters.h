@@ -68,7 +68,7 @@ struct SquareSumParameters {
 // One member of a call that averages arrays (gpu/elementwise/averages.h). The average may be x or y itself.
 struct Average {
   const void *x, *y;
-  void *average, *ahead;
+  void *average, *lookahead;
   int64_t elements;
 };
 

@@ -50,7 +50,7 @@ struct TilePlace {
   bool fused;      // the tile has an epilogue; otherwise alpha, beta, activation and the last two matrices are not set
   uint8_t result;  // the DType in which C is stored
   int32_t rows, cols, depth;
-  int32_t code;     // which of the kernel's code variants computes the tile; kNoCode where there is nothing to compute
+  int32_t code;     // which of the kernel's code variants computes the tile; kNoCode if there is nothing to compute
   TileRange range;  // this tile is the first of the range
 
   __device__ DType result_type() const { return static_cast<DType>(result); }
@@ -179,8 +179,8 @@ __device__ inline bool lies_inside(const Part& part, int rows, int cols, int64_t
 
 // Returns where the transpose of a part of a symmetric matrix is stored, if the part begins at (row, col).
 __device__ inline Part mirrored_part(const Part& part, int row, int col) {
-  const int64_t across = static_cast<int64_t>(col) - row;
-  return {part.offset + across * (static_cast<int64_t>(part.row_stride) - part.col_stride), part.row_stride, part.col_stride, part.buffer,
+  const int64_t distance = static_cast<int64_t>(col) - row;
+  return {part.offset + distance * (static_cast<int64_t>(part.row_stride) - part.col_stride), part.row_stride, part.col_stride, part.buffer,
           part.mirrored};
 }
 
@@ -280,15 +280,15 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, T
   if (at.rows <= 0 || at.rows > extent.rows || at.cols <= 0 || at.cols > extent.cols || at.depth < 0) return;
   if (extent.transposed) transpose(at, part, lane);
   Buffer buffer{nullptr, 0};
-  bool there = part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers;
-  if (there) buffer = kPlain ? parameters.table[part.buffer] : buffer_of(parameters, part.buffer);
-  if (lane == kC && is_slice) buffer = parameters.sums, there = true;
-  const bool inside = there && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
+  bool is_valid = part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers;
+  if (is_valid) buffer = kPlain ? parameters.table[part.buffer] : buffer_of(parameters, part.buffer);
+  if (lane == kC && is_slice) buffer = parameters.sums, is_valid = true;
+  const bool inside = is_valid && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
   const bool needed = lane >= kFirst && (lane <= kC || optional);
   if (popc_ballot(needed && !inside && !(optional && part.buffer < 0)) > 0 || (lane > kC && !optional)) return;
 
   const DType result = is_slice ? kDTypeOf<Accumulator<T>> : parameters.result;
-  if (kPlain || there) {
+  if (kPlain || is_valid) {
     const int bytes = lane >= kC ? result_bytes<T>(result) : static_cast<int>(sizeof(T));
     place.matrix[lane] = view_of(buffer.data, bytes, part, lane == kA ? at.depth : at.cols);
   } else {

@@ -57,8 +57,8 @@ def add_scaled(
     results: list[Any] = [None] * len(xs)
     alike: dict[Any, list[int]] = {}
     for index, (x, y) in enumerate(zip(xs, ys, strict=True)):
-        apart = x.dtype != y.dtype or x.size == 0 or compat.explicit_axes(x) or compat.explicit_axes(y)
-        if apart:
+        by_xla = x.dtype != y.dtype or x.size == 0 or compat.explicit_axes(x) or compat.explicit_axes(y)
+        if by_xla:
             results[index] = _sum(_entry(alpha, index), x, _entry(beta, index), y, dtype)
         else:
             alike.setdefault(x.dtype, []).append(index)
@@ -207,13 +207,13 @@ def _kernel_form(
     wide, count = accumulator(xs[0].dtype), len(xs)
     scales = [np.array(x, wide) if isinstance(x, tuple) else jnp.broadcast_to(x, (count,)) for x in (alphas, betas)]
     # One array, which XLA computes in one kernel.
-    together = np.concatenate(scales) if alpha is not None and beta is not None else jnp.concatenate(scales)
+    stacked_scales = np.concatenate(scales) if alpha is not None and beta is not None else jnp.concatenate(scales)
     return list(
         jax.ffi.ffi_call(
             backends.ADD_TARGET_NAME,
             [jax.ShapeDtypeStruct(x.shape, dtype) for x in xs],
             input_output_aliases={1 + count + index: index for index, yes in enumerate(in_place) if yes},
-        )(together, *xs, *ys)
+        )(stacked_scales, *xs, *ys)
     )
 
 

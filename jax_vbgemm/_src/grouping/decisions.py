@@ -24,7 +24,7 @@ class Decision:
     split: Split
 
     @property
-    def together(self) -> list[DotSum]:
+    def in_call(self) -> list[DotSum]:
         """The sums that become one call, with at least two products."""
         found = [each for each, alone in zip(self.sums, self.split.alone, strict=True) if not alone]
         return found if sum(len(each.dots) for each in found) > 1 else []

@@ -177,10 +177,10 @@ class _Grouping:
                 merged = self._merged(nodes, where) if len(nodes) > 1 else None
                 steps += [self._step(node, where) for node in nodes] if merged is None else [merged]
             for decision in decisions_by_level.get(level, ()):
-                together = self._reported(decision, where)
-                if together:
-                    steps.append(functools.partial(self._bind, together))
-                bound = set(map(id, together))
+                in_call = self._reported(decision, where)
+                if in_call:
+                    steps.append(functools.partial(self._bind, in_call))
+                bound = set(map(id, in_call))
                 steps += [self._step(x, where) for each in decision.sums if id(each) not in bound for x in each.parts]
         return _Grouped(program, steps, self.report.calls > before)
 
@@ -204,20 +204,20 @@ class _Grouping:
 
     def _reported(self, decision: Decision, where: str) -> list[DotSum]:
         """The sums of a decision that become one call, with the reasons in the report."""
-        sums, together = decision.sums, decision.together
-        bound = set(map(id, together))
-        why = "it is large enough for a dot of its own" if together else "dots are faster"
+        sums, in_call = decision.sums, decision.in_call
+        bound = set(map(id, in_call))
+        why = "it is large enough for a dot of its own" if in_call else "dots are faster"
         why = "it is alone on its level" if len(sums) == len(sums[0].dots) == 1 else why
         for node in (node for each in sums if id(each) not in bound for node in each.products):
             self.report.leave(where, node.eqn, why)
-        if together:
+        if in_call:
             self.report.join(
                 f"{where}, level {decision.level}",
-                [each.problem for each in together],
-                sum(len(each.dots) for each in together),
+                [each.problem for each in in_call],
+                sum(len(each.dots) for each in in_call),
                 decision.split,
             )
-        return together
+        return in_call
 
     def _bind(self, sums: list[DotSum], env: Env) -> None:
         """One call for all products of `sums`."""
@@ -278,12 +278,12 @@ class _Grouping:
             parts = (args[begin:end] for begin, end in zip([0, *ends], [*ends, None], strict=True))
             return [jex_core.jaxpr_as_fun(body)(*part) for body, part in zip(bodies, parts, strict=True)]
 
-        trial = _Grouping(self.planner, Report(self.report.name), self.live_bytes)
+        attempt = _Grouping(self.planner, Report(self.report.name), self.live_bytes)
         closed = jax.make_jaxpr(bodies_run)(*(aval for body in bodies for aval in body.in_avals))
-        grouped = trial.grouped(closed, f"{where}, {len(nodes)} scans")
+        grouped = attempt.grouped(closed, f"{where}, {len(nodes)} scans")
         if not grouped.gains:
             return None
-        self.report.include(trial.report)
+        self.report.include(attempt.report)
         params = nodes[0].eqn.params
         options = {name: params[name] for name in ("length", "reverse", "unroll")}
 

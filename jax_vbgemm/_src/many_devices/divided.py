@@ -62,8 +62,8 @@ def divided(
 
     def on_device(arrays: Sequence[jax.Array], extras: Any) -> list[jax.Array]:
         if not pays:
-            everything = np.arange(len(arrays)), extras, [None] * len(arrays), [x.dtype for x in arrays]
-            return list(function(arrays, *everything))
+            all_inputs = np.arange(len(arrays)), extras, [None] * len(arrays), [x.dtype for x in arrays]
+            return list(function(arrays, *all_inputs))
         local = [x.shape for x in arrays]
         # Each device reads only some operands, so cotangents must be summed over the devices. The transpose of this
         # cast does that.

@@ -126,7 +126,7 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
     by_plan = implementation == "kernel" or all(map(compat.is_static, shapes))
     writes, targets = ([], []) if call.views is None else windows_into(call.views, call.shapes, arrays)
     # If XLA computes some of the results, they become arrays first and are copied into their windows afterwards.
-    put_later = not by_plan or any(call.after)
+    copies_into_windows = not by_plan or any(call.after)
 
     def run(given: list[Any]) -> list[jax.Array]:
         operands = [_as(x, *operand[1:]) for x, operand in zip(given, call.operands, strict=False)]
@@ -136,8 +136,8 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
             terms=call.terms,
             out_dtypes=call.dtypes,
             epilogues=call.epilogues,
-            writes=() if put_later else tuple(writes),
-            targets=() if put_later else tuple(targets),
+            writes=() if copies_into_windows else tuple(writes),
+            targets=() if copies_into_windows else tuple(targets),
             precision=call.precision,
             planner=planner,
             implementation=implementation,
@@ -149,7 +149,7 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
         if function is not None:
             results[index] = function(results[index])
     if call.views is not None:
-        if put_later:
+        if copies_into_windows:
             results = reference.put(results, writes, targets, arrays, [[]] * len(targets))
         results = [
             results[window.array] if view is None else View.with_layout(results[window.array], view.layout)

@@ -111,13 +111,13 @@ def _tangents_of_sums(
     if batched.writes:
         result_tangents = _put_tangents([None] * len(batched.writes), results, batched.writes, bases)
         moved = sorted({batched.writes[out].array for out in outs})
-        still = {window.array for out, window in enumerate(batched.writes) if out not in outs}
+        kept_arrays = {window.array for out, window in enumerate(batched.writes) if out not in outs}
         for out in outs:
             window = batched.writes[out]
             writes.append(window._replace(array=moved.index(window.array)))
         for index in moved:
             base = result_tangents[index] if _is_nonzero(result_tangents[index]) else None
-            if base is None and (bases[index] is not None or index in still):
+            if base is None and (bases[index] is not None or index in kept_arrays):
                 base = jnp.zeros_like(results[index])
             targets.append(target_of(results[index].shape, base, factors))
     tangent_call = batched._replace(
@@ -183,16 +183,16 @@ def _finish(
     total = value.astype(accumulator(dtype))
     if not isinstance(sum_tangent, ad.Zero):
         sum_tangent = sum_tangent.astype(total.dtype)
-    referred = dict.fromkeys(epilogue.operands())
-    current = [total, *(dense(primals[index]) for index in referred)]
-    moving = [sum_tangent, *(dense(tangents[index]) for index in referred)]
+    positions = dict.fromkeys(epilogue.operands())
+    current = [total, *(dense(primals[index]) for index in positions)]
+    moving = [sum_tangent, *(dense(tangents[index]) for index in positions)]
     moves = [_is_nonzero(tangent) for tangent in moving]
 
     def finish(*moved: Any) -> jax.Array:
         given = iter(moved)
         total, *rest = (next(given) if yes else x for x, yes in zip(current, moves, strict=True))
         operands = list(primals)
-        for index, x in zip(referred, rest, strict=True):
+        for index, x in zip(positions, rest, strict=True):
             operands[index] = x
         if finished:
             return linear_part(total, epilogue, operands)

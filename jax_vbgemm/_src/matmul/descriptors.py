@@ -167,8 +167,11 @@ def pack(
     sums = len(owner) > len(plan.problems)
     depth = sums_of(owner, table["k"], len(plan.problems)) if sums else table["k"]
     split = np.flatnonzero((runs.k_begin != 0) | (runs.k_end != depth[runs.problem]))
-    beside = table.nbytes + (0 if epilogues is None else epilogues.nbytes)
-    small = beside + ready_bytes(plan.num_tiles, num_blocks=0 if block_first is None else len(block_first)) <= MAX_BYTES
+    other_bytes = table.nbytes + (0 if epilogues is None else epilogues.nbytes)
+    small = (
+        other_bytes + ready_bytes(plan.num_tiles, num_blocks=0 if block_first is None else len(block_first))
+        <= MAX_BYTES
+    )
     ready = len(split) > 0 or sums or (small and plan.device.device_type == "gpu")
     single = runs.expand(plan.catalogue) if ready else runs
     products, slices, continued = single, None, np.zeros(0, bool)

@@ -304,9 +304,8 @@ def expert_mlp(
         return contributions(x, routing, wide=False)
     dtype = x.dtype
     for array in (weights[0], down):
-        if quantized_experts is None and not isinstance(
-            array, Scaled
-        ):  # products with a Scaled have the dtype of their rows
+        # Products with a Scaled have the dtype of their rows.
+        if quantized_experts is None and not isinstance(array, Scaled):
             rows = jax.ShapeDtypeStruct((), dtype)
             dtype = dtypes_of_product(rows, array, canonical_precision(precision))[1]
     results = down.shape[1 if transposes[1] else 2]

@@ -229,8 +229,8 @@ def _selected(values: jax.Array, chosen: jax.Array, distinct: bool) -> jax.Array
     place = jnp.arange(chosen.shape[1], dtype=jnp.int32)[None]
     first = jax.lax.argmax(same, 2, jnp.int32) == place  # repeated choices read outside of the values: zeros
     read = jnp.where(first, chosen, values.shape[1] + place)
-    once = values.at[row, read].get(mode="fill", fill_value=0, unique_indices=True)
-    return jnp.where(same, once[:, None, :], jnp.zeros((), values.dtype)).sum(axis=-1)
+    distinct_values = values.at[row, read].get(mode="fill", fill_value=0, unique_indices=True)
+    return jnp.where(same, distinct_values[:, None, :], jnp.zeros((), values.dtype)).sum(axis=-1)
 
 
 def _shown(value: Any) -> str:

@@ -60,14 +60,14 @@ def small_size() -> int:
 def norms_of(xs: list[Any], small: int) -> jax.Array:
     """The Frobenius norm of each matrix, (len(xs),): one call for all matrices of up to `small` elements, and a
     reduction for each larger one, and for each view, which it reads in place."""
-    together = [i for i, x in enumerate(xs) if small and 0 < x.size <= small and not is_view(x)]
-    others = sorted(set(range(len(xs))) - set(together))
+    small_indices = [i for i, x in enumerate(xs) if small and 0 < x.size <= small and not is_view(x)]
+    others = sorted(set(range(len(xs))) - set(small_indices))
     norms = []
-    if together:
-        norms.append(root(square_sums([xs[i] for i in together])))
+    if small_indices:
+        norms.append(root(square_sums([xs[i] for i in small_indices])))
     if others:
         norms.append(jnp.stack([norm_of(dense(xs[i]), "frobenius") for i in others]))
-    return norms[0] if len(norms) == 1 else jnp.concatenate(norms)[np.argsort(together + others)]
+    return norms[0] if len(norms) == 1 else jnp.concatenate(norms)[np.argsort(small_indices + others)]
 
 
 def packed_norms(x: RaggedArray, indices: Sequence[int]) -> jax.Array:

@@ -90,11 +90,13 @@ def iterated(
     dtype = matrices[0].dtype
     tall = [is_tall(x.shape) for x in matrices]
     wide = [not flag for flag in tall]
-    xs, divisors, late, units = _prepared(list(matrices), how, bool(coeffs), norms)
+    xs, divisors, deferred, units = _prepared(list(matrices), how, bool(coeffs), norms)
     # optax uses X X^T, not X X^H, in the first step of "schatten".
     transposed = how.preconditioning == "schatten" and jnp.issubdtype(dtype, jnp.complexfloating)
     rescaled = how.preconditioning in ("aol", "schatten")
-    for segment in _segments(coeffs, how, transposed, dtype, (None if rescaled else late, late, units), factors):
+    for segment in _segments(
+        coeffs, how, transposed, dtype, (None if rescaled else deferred, deferred, units), factors
+    ):
         conjugate = not (segment.is_first and transposed)
         others = [x.conj() if conjugate and jnp.iscomplexobj(x) else x for x in xs]
         symmetric = not (conjugate and jnp.iscomplexobj(xs[0]))  # or Hermitian
@@ -102,7 +104,7 @@ def iterated(
         grams = gemm(xs, others, alpha=segment.numbers.gram, transpose_a=tall, transpose_b=wide)
         if segment.is_first and rescaled:
             rescale = rescale_aol if how.preconditioning == "aol" else rescale_schatten
-            pending = [1.0] * len(xs) if late is None else late
+            pending = [1.0] * len(xs) if deferred is None else deferred
             pairs = [rescale(*parts) for parts in zip(xs, grams, tall, divisors, pending, strict=True)]
             xs, grams = [x for x, _ in pairs], [a for _, a in pairs]
         bs = _product(grams, segment, how.small, gemm)
@@ -276,21 +278,21 @@ def _prepared(
         return xs, divisors, None, 1
     if has_steps and how.dtype is not None:
         return _rounded(xs, how, norms)
-    late = [i for i, x in enumerate(xs) if x.ndim == 2 and has_steps and method != "spectral"]
-    for i in set(range(len(xs))) - set(late):
+    deferred = [i for i, x in enumerate(xs) if x.ndim == 2 and has_steps and method != "spectral"]
+    for i in set(range(len(xs))) - set(deferred):
         divisors[i] = divisors_of(norm_of(xs[i], method), method, how.eps)
         root = 1 / jnp.sqrt(divisors[i])[..., None, None]  # multiplied by twice, as 1 / divisor may be subnormal
         xs[i] = times(xs[i], root, root)
-    if not late:
+    if not deferred:
         return xs, divisors, None, 1
     if norms is None:
-        norms = norms_of([xs[i] for i in late], how.small)
+        norms = norms_of([xs[i] for i in deferred], how.small)
     late_values = divisors_of(norms, method, how.eps)
     late_divisors = late_values
-    if len(late) < len(xs):
-        late_divisors = jnp.ones(len(xs), late_values.dtype).at[np.array(late)].set(late_values)
+    if len(deferred) < len(xs):
+        late_divisors = jnp.ones(len(xs), late_values.dtype).at[np.array(deferred)].set(late_values)
     if method in ("aol", "schatten"):
-        for place, i in enumerate(late):
+        for place, i in enumerate(deferred):
             divisors[i] = late_values[place]
     # The square of 1 / norm may be subnormal, but not four times the square: A is then held 4 times as large.
     return xs, divisors, late_divisors, 2 if method == "frobenius" else 1

@@ -30,7 +30,7 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
             groups.setdefault(jnp.result_type(g) if on_gpu and _can_fuse(g, m, beta) else None, []).append(index)
     correction, ahead = 1 - beta**count, 1 - beta ** optax.safe_increment(count)
 
-    def together(gradients: list[Any], moments: list[Any]) -> tuple[list[Any], list[Any], jax.Array]:
+    def fused_leaves(gradients: list[Any], moments: list[Any]) -> tuple[list[Any], list[Any], jax.Array]:
         scales = ((1 - beta) / correction, beta / ahead) if nesterov else (0, 1 / correction)
         return averages(gradients, moments, 1 - beta, beta, *scales)
 
@@ -53,7 +53,7 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
         if dtype is None:
             new, corrected = apart(*given)
         else:
-            new, corrected, squares = together(*given)
+            new, corrected, squares = fused_leaves(*given)
         for place, index in enumerate(indices):
             found[index], momentum[index] = new[place], corrected[place]
     return structure.unflatten(found), structure.unflatten(momentum), squares if len(groups) == 1 else None

@@ -259,8 +259,8 @@ def scale_by_shape(
             numbers = numbers(updates)
         if split is None:
             buffer_structure: Any = jax.tree.structure(updates, is_leaf=is_ragged)
-            wholes = [None if is_ragged(x) else x for x in placement.wholes("scale_by_shape", updates)]
-            return by_member(scaled, updates, numbers, buffer_structure.unflatten(wholes)), state
+            whole_leaves = [None if is_ragged(x) else x for x in placement.whole_leaves("scale_by_shape", updates)]
+            return by_member(scaled, updates, numbers, buffer_structure.unflatten(whole_leaves)), state
         leaves: list[Any] = jax.tree.leaves(updates)
         structure: Any = jax.tree.structure(updates)
         columns = zip(leaves, parts_of(updates, split), structure.flatten_up_to(numbers), strict=True)

@@ -68,10 +68,10 @@ class Partition:
             structure: Any = jax.tree.structure(updates, is_leaf=is_ragged)
             numbers = structure.flatten_up_to(self.numbers(updates))
             parts = parts_of(updates, self.split)
-            wholes = self.placement.wholes("muon", updates)
+            whole_leaves = self.placement.whole_leaves("muon", updates)
             found = [
                 shape_factor(x, number, 1 if traced else consistent_rms)
-                for leaf, number, leaf_parts in zip(wholes, numbers, parts, strict=True)
+                for leaf, number, leaf_parts in zip(whole_leaves, numbers, parts, strict=True)
                 for x in (map(leaf.view, range(len(leaf))) if is_ragged(leaf) else leaf_parts or [leaf])
             ]
             static = np.array(found, jax.dtypes.canonicalize_dtype(float))

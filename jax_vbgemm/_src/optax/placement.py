@@ -37,7 +37,7 @@ class Placement:
             for x, spec in zip(leaves, found, strict=True)
         ]
 
-    def wholes(self, name: str, tree: Any) -> list[Any]:
+    def whole_leaves(self, name: str, tree: Any) -> list[Any]:
         """The leaves; those of which a device of the enclosing shard_map holds a part, as the shapes of the whole."""
         leaves: list[Any] = jax.tree.leaves(tree, is_leaf=is_ragged)
         for index, axis in self._sliced(name, tree):

@@ -246,9 +246,7 @@ def _gram_beta(shampoo_beta: Any, b2: Any) -> Any:
 
 def _bias_correction(step: jax.Array, b1: Any, b2: Any) -> jax.Array:
     """The joint bias correction of Adam's two averages."""
-    t = jnp.maximum(step, 1).astype(
-        jax.dtypes.canonicalize_dtype(float)
-    )  # 1 - b2^t is rounded once, to the moments' dtype
+    t = jnp.maximum(step, 1).astype(jax.dtypes.canonicalize_dtype(float))  # 1 - b2^t is rounded once, to the moments'
     correction: jax.Array = jnp.sqrt(1 - b2**t) / (1 - b1**t)
     return correction
 

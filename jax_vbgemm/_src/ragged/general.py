@@ -155,10 +155,10 @@ def _ragged_rows(
     rhs_free = _others(rhs, *rhs_contract, *rhs_batch, *numbers.rhs_group_dimensions)
     row = numbers.lhs_ragged_dimensions[0]
     place = lhs_free.index(row)
-    before, behind = lhs_free[:place], lhs_free[place + 1 :]
-    batch, outer, inner = (_shape(lhs, dims) for dims in (lhs_batch, before, behind))
+    before, trailing = lhs_free[:place], lhs_free[place + 1 :]
+    batch, outer, inner = (_shape(lhs, dims) for dims in (lhs_batch, before, trailing))
     k, n = math.prod(_shape(lhs, lhs_contract)), math.prod(_shape(rhs, rhs_free))
-    x = lhs.transpose([*lhs_batch, *before, *behind, row, *lhs_contract])
+    x = lhs.transpose([*lhs_batch, *before, *trailing, row, *lhs_contract])
     x = x.reshape([*batch, *outer, *inner, lhs.shape[row], k])
     w = rhs.transpose([*rhs_batch, *numbers.rhs_group_dimensions, *rhs_contract, *rhs_free])
     w = w.reshape([*batch, *(1 for _ in (*outer, *inner)), ragged.groups, k, n])
@@ -186,8 +186,8 @@ def _ragged_contraction(
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers.dot_dimension_numbers
     place = lhs_contract.index(numbers.lhs_ragged_dimensions[0])
     batch, outer = _shape(lhs, lhs_batch), _shape(lhs, lhs_contract[:place])
-    rows, *behind = _shape(lhs, lhs_contract[place:])
-    times = math.prod(behind)
+    rows, *trailing = _shape(lhs, lhs_contract[place:])
+    times = math.prod(trailing)
     lhs_free, rhs_free = _others(lhs, *lhs_contract, *lhs_batch), _others(rhs, *rhs_contract, *rhs_batch)
 
     def turned(x: jax.Array, contract: Sequence[int], batch_dims: Sequence[int], free: Sequence[int]) -> jax.Array:

@@ -95,9 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # redirected, so that the flush at exit does not fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail
         return 128 + 13
 
 

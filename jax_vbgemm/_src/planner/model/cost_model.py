@@ -104,23 +104,23 @@ def _on_gpu(
         # The kernels that each block needs, as a bit mask.
         needed = np.bitwise_or.reduceat((1 << kernels).astype(np.uint32).take(run_of_tile), block_first[:-1])
     for kernel in np.flatnonzero(np.bincount(kernels, runs.count)).tolist():
-        mine = np.flatnonzero(kernels == kernel)
+        selected = np.flatnonzero(kernels == kernel)
         # As in launch_form, a block whose tiles belong to several kernels is one block in each.
-        count = runs.count[mine] if block_first is None else ((needed & (1 << kernel)) > 0).astype(np.int64)
+        count = runs.count[selected] if block_first is None else ((needed & (1 << kernel)) > 0).astype(np.int64)
         blocks = int(count.sum())
         resident = max(tile_occupancy(catalogue.any_tile_of(catalogue.kernels[kernel]), device).blocks, 1)
         sharing = min(resident, math.ceil(blocks / device.units))
-        aligned = sizes.aligned(catalogue.element_bytes)[runs.problem[mine]]
-        each = _gpu_tiles(depth[mine], runs.tile_id[mine], aligned, catalogue, device, sharing)
+        aligned = sizes.aligned(catalogue.element_bytes)[runs.problem[selected]]
+        each = _gpu_tiles(depth[selected], runs.tile_id[selected], aligned, catalogue, device, sharing)
         if block_first is not None:
             run_seconds = np.zeros(len(runs))
-            run_seconds[mine] = each
+            run_seconds[selected] = each
             # A block without tiles of this kernel has count 0, so that it is not considered the longest.
             each = np.add.reduceat(run_seconds.take(run_of_tile), block_first[:-1])
         each = each + device.block_latency
         seconds += makespan_of_blocks(each, count, device.units * sharing, device.tail)
         seconds += device.launch_seconds
-        seconds += device.further_tile_latency * (len(np.unique(runs.tile_id[mine])) - 1)
+        seconds += device.further_tile_latency * (len(np.unique(runs.tile_id[selected])) - 1)
         waves += blocks / (device.units * resident)
         total_work, total_blocks = total_work + weighted_sum(each, count), total_blocks + blocks
         longest = max(longest, float(each.max()))

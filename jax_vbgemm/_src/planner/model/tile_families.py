@@ -91,9 +91,8 @@ def _have_few_columns(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.b
     """
     rules = _rules(catalogue)
     answer = (sizes.m >= TALL) & _are_streamed(sizes.n, sizes.k, ROWS.widest_of(catalogue), rules)
-    both = bool(
-        (answer & sizes.has_products).any()
-    )  # the two kinds of problem would need different tiles in one launch
+    # The two kinds of problem would need different tiles in one launch.
+    both = bool((answer & sizes.has_products).any())
     if not both and catalogue.dtype == "float32":
         widest = max((tile.n for tile in catalogue if _is_short_row_tile(tile, rules)), default=0)
         large = (sizes.m >= TALL) & (sizes.k >= TALL) & (sizes.m * sizes.k >= rules.many_transposed_elements)

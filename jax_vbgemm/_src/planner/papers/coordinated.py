@@ -181,9 +181,11 @@ def _batch_by_threshold(draft: Draft, threshold: float, theta: float) -> Draft:
     step = np.where(depth > 0, floor_theta // np.maximum(depth, 1) + 1, num_tiles)
     next_block = np.arange(num_tiles + 1)
     next_block[:-1] += np.repeat(step, runs.count)
-    beyond = np.flatnonzero(next_block[:-1] > np.repeat(runs.first_tile[1:], runs.count))
+    across_runs = np.flatnonzero(next_block[:-1] > np.repeat(runs.first_tile[1:], runs.count))
     total = offsets(np.repeat(depth, runs.count))  # K before each tile
-    next_block[beyond] = np.minimum(np.searchsorted(total, total[beyond] + floor_theta, side="right"), num_tiles)
+    next_block[across_runs] = np.minimum(
+        np.searchsorted(total, total[across_runs] + floor_theta, side="right"), num_tiles
+    )
     # The blocks begin at 0, next_block[0], next_block[next_block[0]], ... From 2^i of them, next_block composed with
     # itself gives the next 2^i.
     first = np.zeros(1, np.int64)

@@ -156,8 +156,8 @@ class TallSkinny(PaperPlanner):
         parts = []
         for index in np.unique(tile_id[own]).tolist():
             members = np.flatnonzero(own & (tile_id == index))
-            mine = tuple(problems[i] for i in members.tolist())
-            parts.append((members, by_one_tile(mine, device, catalogue, catalogue.by_index[index])))
+            group = tuple(problems[i] for i in members.tolist())
+            parts.append((members, by_one_tile(group, device, catalogue, catalogue.by_index[index])))
         if not own.all():
             rest = np.flatnonzero(~own)
             others = tuple(problems[i] for i in rest.tolist())

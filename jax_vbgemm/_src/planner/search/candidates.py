@@ -142,7 +142,7 @@ def _within_limits(rows: Ints, count: Ints, longest: Floats, total: Floats, slot
     options have blocks of equal length.
     """
     every = np.arange(longest.shape[1])
-    mine, work = longest[rows], total[rows]
+    option_seconds, work = longest[rows], total[rows]
 
     def figures(which: Ints) -> Candidate:
         choice = rows[which]
@@ -151,7 +151,7 @@ def _within_limits(rows: Ints, count: Ints, longest: Floats, total: Floats, slot
         blocks, end = float(count.take(at).sum()), float(longest.take(at).max())
         return Candidate(choice, blocks, end, float(total.take(at).sum()))
 
-    low, high = float(mine.min(axis=0).max(initial=0)), float(mine.max(initial=0))
+    low, high = float(option_seconds.min(axis=0).max(initial=0)), float(option_seconds.max(initial=0))
     if low == high:
         return
     found = figures(work.argmin(axis=0))
@@ -160,7 +160,7 @@ def _within_limits(rows: Ints, count: Ints, longest: Floats, total: Floats, slot
         if found.end <= found.work / slots:
             return  # a lower limit would only add work
         if limit < found.end:
-            found = figures(np.where(mine <= limit, work, np.inf).argmin(axis=0))  # each has one within it
+            found = figures(np.where(option_seconds <= limit, work, np.inf).argmin(axis=0))  # each has one within it
             yield found
 
 
@@ -189,13 +189,13 @@ class Splits:
     def within(self, limit: float, longest: Floats, total: Floats) -> Candidate | None:
         """The cheapest candidate whose blocks take no longer than `limit`; None if a problem has none, or where
         there would be too many tiles."""
-        room = self._pace.steps_within(limit - self._latency)  # maximum K steps per slice
-        steps, slices = even_slices(self._steps, ceil_div(self._steps, np.maximum(room, 1)))
+        max_steps = self._pace.steps_within(limit - self._latency)  # maximum K steps per slice
+        steps, slices = even_slices(self._steps, ceil_div(self._steps, np.maximum(max_steps, 1)))
         seconds = self._pace.seconds(steps) + self._latency
         singles = len(seconds)
         whole = longest <= limit
         work = np.where(whole, total, np.inf)
-        split = np.where(room >= FEWEST_STEPS, self._count[:singles] * slices * seconds, np.inf)
+        split = np.where(max_steps >= FEWEST_STEPS, self._count[:singles] * slices * seconds, np.inf)
         work[:singles] = np.where(whole[:singles], work[:singles], split)
         choice = work.argmin(axis=0)
         every = np.arange(len(choice))

@@ -83,11 +83,11 @@ class Makespan(DraftPlanner):
             families = families_of(sizes, without_dot_products(among))
         streamed = are_read_fastest(families, sizes, device.rules)
         one = _search_one_kernel(problems, device, catalogue, among)
-        several = _search_by_family(problems, families, device, catalogue, among)
+        by_family = _search_by_family(problems, families, device, catalogue, among)
         # Small problems are not large, but a second launch for a few of them may take longer than tiles that are mostly
         # empty.
         if are_of(LARGE, families).any() and are_copied_by_tma(sizes, catalogue).all():
-            several += [by_one_tile(problems, device, catalogue, tile) for tile in LARGE.tiles_of(among)]
+            by_family += [by_one_tile(problems, device, catalogue, tile) for tile in LARGE.tiles_of(among)]
 
         def seconds(draft: Draft) -> float:
             """The predicted time, plus the measured extra time of non-streaming tiles to read such operands, which the
@@ -95,7 +95,7 @@ class Makespan(DraftPlanner):
             by_others = streamed & ~np.isin(draft.tile_id, [t.index for t in catalogue if t.kernel in STREAMING])
             return draft.seconds + _slower_reads(by_others, sizes, device, catalogue)
 
-        return min([one, *several], key=seconds)
+        return min([one, *by_family], key=seconds)
 
     def _allowed_tiles(self, catalogue: Catalogue) -> Catalogue:
         """The tiles that may be chosen."""

@@ -124,8 +124,8 @@ class Catalogue:
         """Whether products of this arithmetic belong on tensor cores: TF32 exists nowhere else, and 8-bit and 16-bit
         types are much slower elsewhere. (float64 has tensor cores too, but ordinary units are as exact.)
         """
-        theirs = self.kind != PLAIN_KIND[self.kind] or self.element_bytes <= 2
-        return theirs and any(tile.tensor for tile in self.tiles)
+        needs_tensor = self.kind != PLAIN_KIND[self.kind] or self.element_bytes <= 2
+        return needs_tensor and any(tile.tensor for tile in self.tiles)
 
     def __iter__(self) -> Iterator[TileShape]:
         return iter(self.tiles)

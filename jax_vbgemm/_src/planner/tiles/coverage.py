@@ -29,12 +29,12 @@ def check_coverage(problems: Sequence[Problem], catalogue: Catalogue, runs: Runs
     if len(asymmetric):
         raise ValueError(f"plan: a tile of problems[{asymmetric[0]}] is mirrored, but the problem is not symmetric")
     regular = _covered_by_one_run(sizes, catalogue, runs)
-    doubtful = np.flatnonzero(~regular & (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0))
-    if len(doubtful) == 0:
+    unchecked = np.flatnonzero(~regular & (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0))
+    if len(unchecked) == 0:
         return
     by_problem = np.argsort(runs.problem, kind="stable")
-    bounds = np.searchsorted(runs.problem[by_problem], [doubtful, doubtful + 1])
-    for index, begin, end in zip(doubtful, *bounds, strict=True):
+    bounds = np.searchsorted(runs.problem[by_problem], [unchecked, unchecked + 1])
+    for index, begin, end in zip(unchecked, *bounds, strict=True):
         _check_problem(int(index), problems[index], catalogue, runs.take(by_problem[begin:end]))
 
 
