@@ -43,17 +43,17 @@ __device__ inline void keep_sums(const Sums<Traits>& sums, typename Traits::Sum*
 template <class Traits>
 __device__ inline void keep_transposed_sums(const Sums<Traits>& sums, typename Traits::Sum* plane) {
   using Sum = typename Traits::Sum;
-  constexpr int kTogether = Traits::kColInterleave;
+  constexpr int kAdjacent = Traits::kColInterleave;
   const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
-  Sum* const first = plane + 2 * t * Traits::kSumPitch + WavePlace<Traits>(thread_index() / kLanes).col + kTogether * g;
+  Sum* const first = plane + 2 * t * Traits::kSumPitch + WavePlace<Traits>(thread_index() / kLanes).col + kAdjacent * g;
 #pragma unroll
   for (int block = 0; block < Traits::kBlocksN; ++block) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      Vector<Sum, kTogether> neighbours;
+      Vector<Sum, kAdjacent> neighbours;
 #pragma unroll
-      for (int half = 0; half < kTogether; ++half) neighbours.element[half] = sums[half / 2][block][half % 2 * 2 + n];
-      *reinterpret_cast<Vector<Sum, kTogether>*>(first + (8 * block + n) * Traits::kSumPitch) = neighbours;
+      for (int half = 0; half < kAdjacent; ++half) neighbours.element[half] = sums[half / 2][block][half % 2 * 2 + n];
+      *reinterpret_cast<Vector<Sum, kAdjacent>*>(first + (8 * block + n) * Traits::kSumPitch) = neighbours;
     }
   }
 }
@@ -107,15 +107,15 @@ __device__ inline void scale_sums(const TilePlace<T>& place, const Planes<Traits
   using Sums = Vector<Sum, kWidth>;
   using OutVector = Vector<Out, kWidth>;
   // Loads in flight: fewer for 1-byte operands, whose results may have several types.
-  constexpr int kTogether = (kWidth == 1 ? 32 / static_cast<int>(sizeof(Sum)) : 4) / (sizeof(T) == 1 ? 2 : 1);
+  constexpr int kInFlight = (kWidth == 1 ? 32 / static_cast<int>(sizeof(Sum)) : 4) / (sizeof(T) == 1 ? 2 : 1);
   const MatrixView source = place.matrix[kSource], bias = place.matrix[kBias];
   const Sum alpha = place.alpha, beta = place.beta;
 #pragma unroll 1
-  for (int begin = 0; begin < count; begin += kTogether) {
+  for (int begin = 0; begin < count; begin += kInFlight) {
     const int row = mine.row + begin * mine.kStep;
-    Sums rest[kTogether];
+    Sums rest[kInFlight];
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
+    for (int n = 0; n < kInFlight; ++n) {
 #pragma unroll
       for (Sum& x : rest[n].element) x = nothing<Sum>();
       if (!bias.first || begin + n >= count) continue;
@@ -124,14 +124,14 @@ __device__ inline void scale_sums(const TilePlace<T>& place, const Planes<Traits
       for (int v = 0; v < kWidth; ++v) rest[n].element[v] = widen(read.element[v]);
     }
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
+    for (int n = 0; n < kInFlight; ++n) {
       if (!source.first || begin + n >= count) continue;
       const OutVector read = *reinterpret_cast<const OutVector*>(source.template at<Out>(row + n * mine.kStep, mine.col));
 #pragma unroll
       for (int v = 0; v < kWidth; ++v) rest[n].element[v] = multiply_add(beta, widen(read.element[v]), rest[n].element[v]);
     }
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
+    for (int n = 0; n < kInFlight; ++n) {
       if (begin + n >= count) break;
       Sums sum = total<Traits>(mine.elements(begin + n), Traits::kSplit);
 #pragma unroll

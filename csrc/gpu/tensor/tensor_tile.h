@@ -37,10 +37,10 @@ class WarpMma {
       if (Traits::kLoadsFirst && i == 0) meanwhile();
       multiply_chunk<Traits>(a, b, sums);
     };
-    constexpr int kMine = Traits::kChunks / Traits::kSplit;
+    constexpr int kWarpChunks = Traits::kChunks / Traits::kSplit;
     if constexpr (Traits::kIsFloat8) {
 #pragma unroll 2  // an 8-bit float chunk takes the code of two chunks
-      for (int i = 0; i < kMine; ++i) multiply_next(i);
+      for (int i = 0; i < kWarpChunks; ++i) multiply_next(i);
     } else {
 #pragma unroll
       for (int i = 0; i < kMine; ++i) multiply_next(i);

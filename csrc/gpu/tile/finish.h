@@ -27,26 +27,26 @@ template <class Out, class Stage, class T>
 __device__ inline void apply_epilogue(const Stage& stage, const TilePlace<T>& place, int pass) {
   using Sum = Accumulator<T>;
   constexpr int kElements = Stage::kElements, kRoom = 32 / static_cast<int>(sizeof(Sum));
-  constexpr int kTogether = kElements < kRoom ? kElements : kRoom;  // so that their loads overlap
+  constexpr int kInFlight = kElements < kRoom ? kElements : kRoom;  // so that their loads overlap
   const MatrixView source = place.matrix[kSource], bias = place.matrix[kBias];
   const Sum alpha = place.alpha, beta = place.beta;
   const Extent tile{place.rows, place.cols};
 #pragma unroll 1
-  for (int begin = 0; begin < kElements; begin += kTogether) {
-    Sum rest[kTogether];
+  for (int begin = 0; begin < kElements; begin += kInFlight) {
+    Sum rest[kInFlight];
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
+    for (int n = 0; n < kInFlight; ++n) {
       rest[n] = nothing<Sum>();
       const Location at = stage.locate(tile, pass, begin + n);
       if (bias.first && at.inside) rest[n] = widen(*bias.template at<Out>(at.row, at.col));
     }
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
+    for (int n = 0; n < kInFlight; ++n) {
       const Location at = stage.locate(tile, pass, begin + n);
       if (source.first && at.inside) rest[n] = scale_and_add(beta, widen(*source.template at<Out>(at.row, at.col)), rest[n]);
     }
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) stage.element(begin + n) = scale_sum(alpha, stage.element(begin + n), rest[n]);
+    for (int n = 0; n < kInFlight; ++n) stage.element(begin + n) = scale_sum(alpha, stage.element(begin + n), rest[n]);
   }
   if (place.activation == Activation::none) return;
 #pragma unroll 1
@@ -58,11 +58,11 @@ __device__ inline void write_elements(const Stage& stage, const TilePlace<T>& pl
   // The view is copied to registers because the compiler cannot rule out that a store to C overwrites it.
   const MatrixView c = place.matrix[kC];
   const Extent tile{place.rows, place.cols};
-  constexpr int kTogether = Stage::kElements < 8 ? Stage::kElements : 8;  // their addresses usually are at constant distances
+  constexpr int kUnroll = Stage::kElements < 8 ? Stage::kElements : 8;  // their addresses usually are at constant distances
 #pragma unroll 1
-  for (int begin = 0; begin < Stage::kElements; begin += kTogether) {
+  for (int begin = 0; begin < Stage::kElements; begin += kUnroll) {
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
+    for (int n = 0; n < kUnroll; ++n) {
       const Location at = stage.locate(tile, pass, begin + n);
       Out result;
       narrow(stage.element(begin + n), result);

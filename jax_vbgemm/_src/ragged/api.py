@@ -85,7 +85,7 @@ def ragged_dot(
         does not reach the results of other groups.
       precision: as in jax.lax.dot; `jax.default_matmul_precision` counts. Of two `Scaled` 8-bit floats,
         "ANY_F8_ANY_F8_F32_FAST_ACCUM" (a jax.lax.DotAlgorithmPreset) lets a GPU's tensor cores add all of K with some
-        14 bits, where scales hold for all of K; otherwise they add 128 steps so, and these sums are added in float32.
+        14 bits, if there is one scale along K; otherwise they add 128 elements so, and these sums are added in float32.
       preferred_element_type: the result's dtype, as in jax.lax.dot.
       group_offset: an integer, () or (1,): the first group to which rhs and bias belong; group_sizes may then have any
         length. Rows of groups without weights are zeros. (One of many devices has a part of the experts, for example.)
