@@ -52,7 +52,7 @@ class Epilogue(NamedTuple):
         row_scale activation(alpha sum + beta source + bias)
 
     The source has the shape and dtype of the result; the bias has its dtype and a shape that broadcasts to its shape.
-    Where beta is 0 the source is not read, so that NaN in it does not reach the result. With `gated` the sum has twice
+    If beta is 0 the source is not read, so that NaN in it does not reach the result. With `gated` the sum has twice
     the columns of the result, and activation(gate) up of its two halves takes the place of its activation. Only ragged
     products have gates and row scales.
     """

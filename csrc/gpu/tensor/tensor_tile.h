@@ -43,7 +43,7 @@ class WarpMma {
       for (int i = 0; i < kWarpChunks; ++i) multiply_next(i);
     } else {
 #pragma unroll
-      for (int i = 0; i < kMine; ++i) multiply_next(i);
+      for (int i = 0; i < kWarpChunks; ++i) multiply_next(i);
     }
   }
 

@@ -58,8 +58,8 @@ def tensordot(
 
     Returns:
       A dict of blocks or a BlockArray, sorted by sector, whose axes are the free axes of a and then those of b: {(): x}
-      where all axes are contracted, and {} where no blocks meet. For arrays of symmray, an array of symmray or a
-      scalar; if it is packed, products that are left to XLA are arrays of their own.
+      if all axes are contracted, and {} if no pair of blocks contributes. For arrays of symmray, an array of symmray or
+      a scalar; if it is packed, products that are left to XLA are arrays of their own.
 
     Raises:
       ValueError: the blocks of a tensor differ in dtype or number of axes, a charge has different sizes in one axis or
@@ -124,9 +124,9 @@ def einsum(
       As `tensordot`.
 
     Raises:
-      ValueError: as `tensordot`; also where a tensor does not have as many axes as labels, where a label occurs twice
+      ValueError: as `tensordot`; also if a tensor does not have as many axes as labels, if a label occurs twice
         in one tensor, in one tensor alone, or in both and in the result.
-      TypeError: as `tensordot`; also where the equation is not a string.
+      TypeError: as `tensordot`; also if the equation is not a string.
 
     Examples:
       Charges of Z_3, of which 4 is 1:

@@ -34,7 +34,7 @@ def add_scaled(
 
     Args:
       xs, ys: arrays of any rank; x_i and y_i have one shape. Their floating or complex dtypes promote as in jnp.
-      alpha, beta: a real number, or a 1-D array with one entry for each member; known or traced. Where beta is 0, y is
+      alpha, beta: a real number, or a 1-D array with one entry for each member; known or traced. If beta is 0, y is
         not read, so that NaN in y does not reach the result.
       in_place: whether a kernel writes sums into the memory of the ys. XLA then copies each y that is needed later:
         pass False if they are. Sums of another dtype have memory of their own.

@@ -88,9 +88,9 @@ def check_exchange(name: str, exchange: str | None, known: Collection[str]) -> N
 def choose(traffic: Traffic, device: DeviceSpec) -> Choice:
     """The exchange with the shortest predicted time: the latency of each collective and its bytes over its bandwidth.
 
-    An exchange is compared only if all of its collectives were measured on the device. It is `DEFAULT` where that one
-    is not compared, where sizes are symbolic, and where devices are of several processes, as rates are those of one
-    host: another exchange has to be known to be faster.
+    An exchange is compared only if all of its collectives were measured on the device. The choice is `DEFAULT` if it
+    cannot be compared, if sizes are symbolic, or if devices belong to several processes, because rates were measured on
+    one host: another exchange must be known to be faster.
     """
     rates = dict(device.collectives) if jax.process_count() == 1 else {}
     seconds, why = {}, []

@@ -1,8 +1,7 @@
 """ragged_exchange: sends some of this device's rows to each device; the row counts are runtime values.
 
-The transpose is the exchange with the transposed numbers: it sends cotangents back to where their rows came from.
-JAX's own rule for `ragged_all_to_all` has to ask the other devices for its offsets again; here every device knows all
-numbers.
+The transpose is the exchange with the transposed counts: it sends cotangents back to the devices of their rows. JAX's
+own rule for `ragged_all_to_all` has to ask the other devices for its offsets again; here every device knows all counts.
 """
 
 from __future__ import annotations

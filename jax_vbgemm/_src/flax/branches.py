@@ -109,7 +109,7 @@ def outputs_of(
     preferred_element_type = getattr(layers[0], "preferred_element_type", None)  # Linen's layers have none
     _, function = resolve_activation(where, activation)
     dtypes = [jnp.dtype(preferred_element_type or branch.kernel.dtype) for branch in branches]
-    # The kernel adds the bias and applies the activation in the dtype of the product. Where Flax promotes the product
+    # The kernel adds the bias and applies the activation in the dtype of the product. If Flax promotes the product
     # and the bias to a wider dtype, or the dtype is complex, both are done after the product, as in Flax.
     fused = all(
         (branch.bias is None or branch.bias.dtype == dtype) and not jnp.issubdtype(dtype, jnp.complexfloating)

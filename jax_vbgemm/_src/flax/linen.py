@@ -135,7 +135,7 @@ class _Branches(nn.Module):
           One array (..., features[i]) for each branch, in the dtype that its Dense or Conv would give.
 
         Raises:
-          ValueError, TypeError: as `batched_linear`; also where `names` and `features` differ in length.
+          ValueError, TypeError: as `batched_linear`; also if `names` and `features` differ in length.
         """
         where = type(self).__name__
         widths = sizes_of(where, "features", self.features, 0)

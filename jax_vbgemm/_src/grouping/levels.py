@@ -26,7 +26,7 @@ def place(program: Program, kinds: Kinds, live_bytes: int) -> None:
     placed already or able to come; of several, the earliest. Users are placed before their operands. So the weight
     gradients of all layers, which only the end of the program waits for, share the level of the last.
 
-    Operands that wait for a later level stay alive. They raise the peak of the living values by at most `live_bytes`.
+    Operands that wait for a later level stay live. They raise the peak of live values by at most `live_bytes`.
 
     The time is O(n) for n equations, and for each product a few passes of numpy over the levels of its slack. For the
     gradient of 8,000 layers (72,000 equations) it is a fifth to a quarter of the time in which JAX traces them.

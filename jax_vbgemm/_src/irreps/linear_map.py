@@ -140,7 +140,7 @@ class LinearMap:
         Raises:
           ValueError: x or weights don't have the shapes of the irreps and paths, which the message names, or the
             precision is unknown.
-          TypeError: an argument is no array, weights and x are both integers, or indices or counts are none.
+          TypeError: an argument is not an array, weights and x are both integers, or indices or counts are none.
         """
         precision = canonical_precision(precision)
         check_options(NAME, precision, None)

@@ -33,7 +33,7 @@ def divided(
 ) -> list[jax.Array]:
     """[f(x) for x in arrays], for an f that treats each matrix of (..., m, n) independently and keeps its shape.
 
-    All devices run the same program. Where the number of devices divides the number of matrices of a shape, each device
+    All devices run the same program. If the number of devices divides the number of matrices of a shape, each device
     computes as many of them. Other matrices differ in shape between devices: a conditional has a branch for each
     device. What devices hold of the matrices decides what is sent (layouts.py): one collective for each dtype
     distributes the results, while the results of the next round are computed.

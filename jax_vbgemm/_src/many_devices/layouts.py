@@ -29,8 +29,8 @@ class Layout:
     """Each device's pieces in one round, of stacks of one dtype that devices hold in the same way.
 
     The methods are for use inside a shard_map, where `arrays` are what the device holds of each stack. `device` is the
-    device whose part is meant; None: the one that runs the program, whose pieces are of the same kinds as those of
-    every other device.
+    device whose part is requested; None: the device that runs the program, if the pieces of all devices have the same
+    kinds.
     """
 
     def __init__(self, shares: Shares, stacks: Sequence[Stack]) -> None:

@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Pieces that are computed together, for each device. Where the round is even, the i-th pieces of all devices are
+    """Pieces that are computed together, for each device. If the round is even, the i-th pieces of all devices are
     of the same kind and length."""
 
     shares: tuple[tuple[Piece, ...], ...]

@@ -1,7 +1,7 @@
 """Turns layouts into the addresses that descriptors hold: a row stride, a column stride and two batch strides.
 
 Where the rows or the columns have several levels, the longest level stays and the other levels become batch dimensions:
-irreps data with many nodes times 2l + 1 components becomes a batch of 2l + 1 products over all nodes. Where K has
+irreps data with many nodes times 2l + 1 components becomes a batch of 2l + 1 products over all nodes. If K has
 several levels, the longest one stays and the product becomes a sum of products over the other levels.
 """
 

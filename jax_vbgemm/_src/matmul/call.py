@@ -170,7 +170,7 @@ def _as(array: Any, shape: Shape, dtype: Any) -> Any:
 def _unchecked(run: Callable[..., Any], epilogues: Sequence[Epilogue]) -> Callable[..., Any]:
     """`run`, with JAX's checkers (jax_debug_nans, jax_debug_infs) applied only to the final results.
 
-    Where beta is 0, C may hold NaN that does not reach the results, and a check of each step would report it.
+    If beta is 0, C may hold NaN that does not reach the results, and a check of each step would report it.
     """
     checked = jax.config.jax_debug_nans or jax.config.jax_debug_infs  # type: ignore[attr-defined]
     return jax.jit(run) if checked and any(epilogue.source is not None for epilogue in epilogues) else run

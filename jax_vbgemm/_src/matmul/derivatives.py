@@ -90,7 +90,7 @@ def _tangents_of_sums(
     """The tangents of `results`, whose epilogues are affine, and of which a bias has a tangent only where its sum has
     one.
 
-    Where the call has targets, these are the results, and `bases` holds the tangent of each target's base or None.
+    If the call has targets, these are the results, and `bases` holds the tangent of each target's base or None.
     """
     operands = [*primals, *tangents]
     active = [_is_nonzero(tangent) for tangent in tangents]
@@ -179,7 +179,7 @@ def _finish(
     finished: bool,
 ) -> tuple[jax.Array, Any]:
     """A result and its tangent, where `value` is the sum, or if it is `finished` the result itself."""
-    # Where `value` is the result, `total` takes the place of the unknown sum, of which only shape and dtype are used.
+    # If `value` is the result, `total` takes the place of the unknown sum, of which only shape and dtype are used.
     total = value.astype(accumulator(dtype))
     if not isinstance(sum_tangent, ad.Zero):
         sum_tangent = sum_tangent.astype(total.dtype)

@@ -218,7 +218,7 @@ def pack(
 def _blocks_of_pieces(
     pieces: Pieces, block_first: Ints | None, launches: tuple[Launch, ...], *, chained: bool
 ) -> tuple[Ints | None, tuple[Launch, ...]]:
-    """Blocks and launches in terms of the pieces into which tiles were cut. Where a block held one tile, it holds one
+    """Blocks and launches in terms of the pieces into which tiles were cut. If a block held one tile, it holds one
     piece, or with `chained` all pieces of its tile.
     """
     if block_first is not None:

@@ -34,7 +34,7 @@ class FactorTree(NamedTuple):
 def paired(
     name: str, As: Any, Bs: Any, arguments: tuple[str, str] = ("As", "Bs"), written: Any = (None, None)
 ) -> tuple[FactorTree, FactorTree]:
-    """The left and the right factors. Where one argument is an array and the other a tree, it is a factor of every
+    """The left and the right factors. If one argument is an array and the other a tree, it is a factor of every
     product.
 
     `arguments`: the names of both arguments in messages. `written`: the names of leaf i of each argument in messages,

@@ -91,7 +91,7 @@ def kernel_call(
 def _terms_side_by_side(x: Placed, device: DeviceSpec, planner: Any) -> int:
     """The number of a sum's products if they are planned as a batch, otherwise 1.
 
-    A GPU computes the products of a tile side by side, as K slices of it whose partial sums are added. Where these
+    A GPU computes the products of a tile side by side, as K slices of it whose partial sums are added. If these
     slices have one length, the planner sees a batch of products in place of one product with a long K. A user's planner
     does not, as it might give the matrices of a batch different tiles.
     """
@@ -185,7 +185,7 @@ class _Buffers:
         return ("array", self._array_of_operand[use.operand]) if use.copy is None else use
 
     def _key_of_source(self, x: Placed) -> Any:
-        """The key of the sum's source. Where the source is the result's own window of a target, the key is that target,
+        """The key of the sum's source. If the source is the result's own window of a target, the key is that target,
         which the call updates in place."""
         assert x.source is not None
         if x.window is None or not layout_of(self._operands, x.source).is_same(x.window.layout):

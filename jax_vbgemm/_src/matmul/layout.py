@@ -4,7 +4,7 @@ A dimension is a tuple of levels (size, stride), outermost first, as in CuTe. It
 stride leads from one index to the next: the rows of irreps data stored as (node, mul, 2l + 1) are pairs (node,
 component). Sizes and strides are in elements and known at trace time.
 
-Under jax.export sizes may be symbolic, for programs without kernels. Where an answer depends on their values, a layout
+Under jax.export sizes may be symbolic, for programs without kernels. If an answer depends on their values, a layout
 counts as no box, as not injective, and as overlapping another one.
 """
 
@@ -145,7 +145,7 @@ class Layout(NamedTuple):
         """The buffer with these values at the elements' positions.
 
         `apart`: the values were computed from positions of this buffer that the update overwrites, and the update is a
-        scatter. Where a program uses a buffer in two shapes, XLA's CPU compiler (jaxlib 0.10 to 0.12) fuses the product
+        scatter. If a program uses a buffer in two shapes, XLA's CPU compiler (jaxlib 0.10 to 0.12) fuses the product
         with an update in place and reads elements that it has just written; it does not fuse scatters.
         """
         if self.size == 0:

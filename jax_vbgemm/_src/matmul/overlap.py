@@ -1,6 +1,6 @@
 """Whether windows of one buffer have elements in common.
 
-Where the answer depends on the values of symbolic sizes, they count as overlapping.
+If the answer depends on the values of symbolic sizes, they count as overlapping.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _are_provably_disjoint(one: Layout, other: Layout) -> bool:
 def _overlap_two(one: Layout, other: Layout) -> bool:
     """Whether two layouts have a position in common.
 
-    Where both consist of rows of one pitch and no row crosses a multiple of the pitch, comparing the rows is enough;
+    If both consist of rows of one pitch and no row crosses a multiple of the pitch, comparing the rows is enough;
     otherwise all positions are compared.
     """
     if one.size == 0 or other.size == 0:

@@ -117,12 +117,12 @@ class RaggedArray:
     def map(self, f: Callable[..., Any], *others: RaggedArray) -> RaggedArray:
         """The elementwise function f applied to all members in one operation.
 
-        f gets the elements of all members as one array. That it treats each of them by itself is for the caller to see
-        to: only the shape of its result is checked, so that jnp.cumsum would sum across members.
+        f gets the elements of all members as one array. The caller must ensure that f treats each element
+        independently: only the shape of its result is checked, so jnp.cumsum would sum across members.
 
         `others` have members of the same shapes, and their elements are the further arguments of f.
 
-        In place of the padding f gets ones, and the padding of the result is zero. Where f changes the dtype, rows are
+        In place of the padding f gets ones, and the padding of the result is zero. If f changes the dtype, rows are
         padded for the new dtype.
 
         Raises:
@@ -176,8 +176,8 @@ class RaggedArray:
         return self.buffer if mask is None else jnp.where(mask, self.buffer, jnp.zeros((), self.dtype))
 
     def member_sums(self, values: jax.Array, indices: Sequence[int] | None = None) -> jax.Array:
-        """The sum of each member's elements of `values`, an array like the buffer with zeros in the padding; for some
-        members, or for all of them."""
+        """The sum of each member's elements of `values`, an array like the buffer with zeros in the padding; for the
+        members at `indices`, or for all."""
         spans = [self.members.span(index) for index in (range(len(self)) if indices is None else indices)]
         starts, lengths = np.array(spans, int).reshape(-1, 2).T
         return run_sums(values, starts, starts + lengths)

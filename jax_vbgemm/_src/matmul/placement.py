@@ -45,7 +45,7 @@ class Placed(NamedTuple):
     sum: Sum
     products: tuple[Address, ...]
     pairs: list[tuple[Use, Use]]  # the factors of each product
-    window: Window | None  # that of the sum; None also where the result is copied into it later
+    window: Window | None  # that of the sum; None also if the result is copied into it later
     source: Use | None
     problem: Problem
 

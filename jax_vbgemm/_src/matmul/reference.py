@@ -26,8 +26,8 @@ def accumulator(dtype: Any) -> Any:
 def factor(x: jax.Array, wide: Any) -> jax.Array:
     """x in the dtype in which XLA multiplies it: integers and 4-bit floats are converted to the accumulator's dtype.
 
-    XLA's int8 products on GPUs are twice what they should be where K or N is not a multiple of 4 (jaxlib 0.11.2). Its
-    CPU and GPU backends refuse products of 4-bit floats with wider results (jaxlib 0.10.2 to 0.11.2).
+    XLA's int8 products on GPUs are twice the correct value if K or N is not a multiple of 4 (jaxlib 0.11.2). Its CPU
+    and GPU backends refuse products of 4-bit floats with wider results (jaxlib 0.10.2 to 0.11.2).
     """
     return x.astype(wide) if _is_converted(x.dtype) else x
 

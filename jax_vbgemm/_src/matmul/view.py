@@ -31,7 +31,7 @@ class View:
     Raises:
       ValueError: the window reaches past the buffer, a size, stride or the offset is negative, or `strides` don't have
         the form of `shape`.
-      TypeError: `buffer` is not a jax.Array, or a size, stride or the offset is no integer.
+      TypeError: `buffer` is not a jax.Array, or a size, stride or the offset is not an integer.
 
     Examples:
       The four 2 x 2 blocks on the diagonal of an 8 x 8 matrix:

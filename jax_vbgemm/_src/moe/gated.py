@@ -27,7 +27,7 @@ def gated_dot(
 ) -> jax.Array:  # fmt: skip
     """activation(lhs @ gate) * (lhs @ up) of each group: SwiGLU, GeGLU.
 
-    Where both weights lie side by side and the epilogue has the activation, `ragged_dot` with `gated`. Otherwise one
+    If both weights lie side by side and the epilogue has the activation, `ragged_dot` with `gated`. Otherwise one
     `ragged_dot` for each array of weights, two for each adapter, and XLA the rest, in float32 for 16-bit results.
 
     >>> import jax.numpy as jnp

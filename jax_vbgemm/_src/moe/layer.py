@@ -135,8 +135,7 @@ def expert_mlp(
       x: (tokens, d).
       gate_up: (experts, d, 2 f), the gate before the up-projection, or the pair of both, each (experts, d, f); without
         `gated` (experts, d, f).
-      down: (experts, f, n). Weights may be `Scaled`, which `ragged_dot` says how it multiplies: to answer few tokens,
-        in 8 bits with `transpose_rhs`.
+      down: (experts, f, n). Weights may be `Scaled`, as described for `ragged_dot`: for few tokens, use 8 bits with `transpose_rhs`.
       routing: the routing of these tokens to these experts.
       activation: as for `gated_dot`; without `gated` that of x gate_up[e], or None.
       gate, interleaved: as for `gated_dot`.
@@ -149,7 +148,7 @@ def expert_mlp(
         (experts, rank, out), whatever the layout of the weights; for a pair gate_up the first one is a pair of these.
         Experts have the weights w[e] + lora_scale a[e] b[e], which are not computed: each adapter is two products. The
         gradients of the weights cost nothing where only adapters are differentiated. With an adapter of gate_up the
-        gate is no part of the product.
+        gate is not a part of the product.
       lora_scale: a factor of all adapters, such as alpha / rank; it may be traced.
       gradients: a pair of `jax.Ref`, of the shapes of gate_up and of down, in float32 for 16-bit weights: a gradient
         with respect to them adds to these, in its kernels where they can (the rhs_gradient of both products; see
@@ -185,8 +184,8 @@ def expert_mlp(
       ValueError: shapes don't fit, or mesh_axis is not an axis of the enclosing shard_map or does not divide the
         experts, or exchange is unknown, or chunks is below 1, or either is given without mesh_axis, or a gate or
         interleaved columns are given without `gated`; otherwise as `ragged_dot`.
-      TypeError: gradients is no pair of Refs, chunks no integer, or bias, lora, an adapter or a tuple transpose_rhs is
-        no pair.
+      TypeError: gradients is not a pair of Refs, chunks no integer, or bias, lora, an adapter or a tuple transpose_rhs is
+        not a pair.
     """
     name = "expert_mlp"
     pair = isinstance(gate_up, tuple | list)

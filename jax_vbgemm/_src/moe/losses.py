@@ -84,7 +84,7 @@ def load_balance_loss(
     parts = 1 if sequences is None else int(sequences)
     counts = have_experts(routing)
     logits = without_padding(logits, counts)
-    # The softmax of the scores' logarithms: the scores divided by their sum, also where all are tiny.
+    # The softmax of the scores' logarithms: the scores divided by their sum, also if all are tiny.
     token_probabilities = jax.nn.softmax(log_scores(logits.astype(wide), scores), axis=-1)
     token_probabilities = jnp.where(counts[:, None], token_probabilities, jnp.zeros((), wide))
     if parts == 1:

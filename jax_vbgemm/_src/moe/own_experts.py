@@ -77,7 +77,8 @@ class OwnerExchange(NamedTuple):
 
 
 def start_exchange(exchange: str, x: jax.Array, routing: Routing, dtype: Any, axes: MeshAxes) -> OwnerExchange:
-    """This device's tokens and their routing to all experts, exchanged by one of `EXCHANGES`; `dtype`: of the sums."""
+    """This device's tokens and their routing to all experts, exchanged by one of `EXCHANGES`; `dtype`: the sums'
+    dtype."""
     own = routing.group_sizes.shape[0] // axes.size
     if exchange == "ragged_all_to_all":
         return _by_rows(x, routing, own, axes)

@@ -85,7 +85,7 @@ def route(
     Args:
       logits: (tokens, experts), real and floating. Scores are computed in float32, or float64 for float64.
       k: the number of experts of a token: those of its largest scores, the first ones among equals (0.0 comes before
-        -0.0). Where a token has fewer finite logits, it gets experts of the logit -inf too, with the probability 0. Not
+        -0.0). If a token has fewer finite logits, it gets experts of the logit -inf too, with the probability 0. Not
         with `experts`.
       experts: (tokens, k) integers, the experts of each token if they are chosen elsewhere (a router replayed, or one's
         own rule). -1 is no expert: the choice contributes nothing. Another entry out of range is clamped to the nearest

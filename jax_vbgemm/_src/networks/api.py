@@ -71,7 +71,7 @@ def apply(
       ValueError: a tree holds something that is no linear layer, the order of layers is not known, layers don't fit
         each other or the input, or a tree has another dtype or precision than the call or other functions between its
         layers; the message names the network, the layer and the shapes.
-      TypeError: networks is no list or dict, or a leaf is no array.
+      TypeError: networks is not a list or dict, or a leaf is not an array.
 
     Examples:
       Networks of different width and depth on one input, and their gradient:

@@ -56,9 +56,9 @@ def apply_typed(
       (..., out).
 
     Raises:
-      ValueError: as `apply`; also where networks differ in depth or in the width of inputs or results, and where types
+      ValueError: as `apply`; also if networks differ in depth or in the width of inputs or results, and where types
         or group_sizes don't fit x, or not exactly one of them is given.
-      TypeError: networks is no list (of a dict, `jax.jit` sorts the keys), or types or group_sizes are not integers.
+      TypeError: networks is not a list (of a dict, `jax.jit` sorts the keys), or types or group_sizes are not integers.
 
     Examples:
       >>> import jax.numpy as jnp

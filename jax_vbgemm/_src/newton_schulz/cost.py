@@ -75,7 +75,7 @@ def members_by_gram(
     """For which matrices the iteration by Gram matrices is predicted to be faster; no device is touched.
 
     Only those for which it has less arithmetic, whose larger size is about 1.5 times the smaller one, or more; or all
-    matrices, where one batch is clearly faster than two. Where nothing can be predicted, the arithmetic decides.
+    matrices, where one batch is clearly faster than two. If nothing can be predicted, the arithmetic decides.
     """
     if steps < 2 or not all(compat.is_static(x.shape) for x in xs):
         return [False] * len(xs)

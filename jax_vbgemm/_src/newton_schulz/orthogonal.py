@@ -83,7 +83,7 @@ def newton_schulz(
       dtype: the real dtype of the iterates, of any leaf's dtype; None: that of each leaf. "float16" and "bfloat16" are
         the fastest on tensor cores. Norms are computed in the leaf's accumulator, the matrices are divided by them and
         then rounded, products are summed in float32, and the last product is stored in the leaf's dtype. (A last step
-        of float32 products would lower errors by a tenth at most. Where `steps` is traced, the last product is rounded
+        of float32 products would lower errors by a tenth at most. If `steps` is traced, the last product is rounded
         to dtype.) float16 has 8 times smaller errors than bfloat16, and its range suffices. With mesh_axis, devices
         send each other results in this dtype where it is narrower than the leaf's: an entry is rounded by at most 2^-11
         of itself in float16, 2^-9 in bfloat16, before it is scaled in the leaf's accumulator.
@@ -94,13 +94,13 @@ def newton_schulz(
         between. Not for iterates in bfloat16, in which they would grow too much; a traced number of steps is iterated
         without.
       into: a tree of `View` with the structure of `tree`, as for `batched_matmul`. Result i is written into view i and
-        returned as that view of the updated buffer. Where a leaf is None, the result is an array.
+        returned as that view of the updated buffer. If a leaf is None, the result is an array.
       precision, planner: as for `batched_matmul`.
       implementation: "kernel" (all in one batch), "xla" (one dot for each product), or None: the cost model decides
         at trace time which matrices are so large that XLA's dots are faster. All other matrices are one batch.
       mesh_axis: a mesh axis, or a tuple of axes: the matrices are divided among the devices by predicted time, each
         device treats its part, and one collective distributes the results. Batches are divided too. Results equal those
-        of one device up to rounding, and are sharded like `tree` on meshes with explicit axes. Where all devices hold
+        of one device up to rounding, and are sharded like `tree` on meshes with explicit axes. If all devices hold
         all matrices and dividing them would save too little time on this type of GPU, each device treats all of them.
         None: every device treats all matrices that it holds.
       mesh: the mesh of the axis; None: that of the enclosing jax.set_mesh or shard_map.
@@ -125,7 +125,7 @@ def newton_schulz(
         or, inside shard_map with check_vma=True, a leaf varies over mesh_axis and shardings don't say that it is a
         slice.
       TypeError: a leaf is neither floating nor complex, coeffs are complex, dtype is not a real floating one, or is
-        given and a leaf is complex, or steps is no integer, or is traced where coeffs are a name.
+        given and a leaf is complex, or steps is not an integer, or is traced where coeffs are a name.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -260,7 +260,7 @@ def _places_of(
     steps: Any,
     preconditioning: str,
 ) -> dict[str, Any]:
-    """Where `_orthogonalized` reads matrices in place, and where it writes the results."""
+    """If `_orthogonalized` reads matrices in place, and where it writes the results."""
     # X must occur in products and norms only.
     simple = isinstance(steps, int) and steps > 0 and preconditioning == "frobenius"
     in_place = [simple and x.ndim == 2 and not jnp.iscomplexobj(x) for x in leaves]

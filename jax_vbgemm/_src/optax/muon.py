@@ -325,7 +325,7 @@ def muon(
     with a few arrays. Buffers of matrices go to Muon, all other buffers to AdamW.
 
     Raises:
-      ValueError: as `scale_by_muon`; also where `ns_coeffs` is an unknown preset, where matrices and other leaves lie
+      ValueError: as `scale_by_muon`; also if `ns_coeffs` is an unknown preset, if matrices and other leaves lie
         in one buffer, where packed parameters come with a weight_decay_mask, NorMuon, split or shardings, where
         shardings don't fit the parameters or the mesh, where parts don't fit their parameter, and where, inside
         shard_map, NorMuon, a dual norm or a split would need the whole of a sharded parameter; the message names it.

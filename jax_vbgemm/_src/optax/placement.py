@@ -46,8 +46,8 @@ class Placement:
         return leaves
 
     def refuse_slices(self, name: str, why: str, tree: Any, of: Sequence[bool] | None = None) -> None:
-        """Raises ValueError if a device of the enclosing shard_map holds only a part of a leaf; of: for which leaves
-        that counts."""
+        """Raises ValueError if a device of the enclosing shard_map holds only a part of a leaf; of: the leaves to
+        check."""
         structure = jax.tree.structure(tree, is_leaf=is_ragged)
         for index, _ in self._sliced(name, tree):
             if of is not None and not of[index]:

@@ -44,7 +44,7 @@ def ragged_matmul(
     with zeros after the last row. The program computes from the sizes where each group begins; the host never reads
     them.
 
-    The matrices are padded to one shape and stacked in each call, and the product is a `ragged_dot`. Where they don't
+    The matrices are padded to one shape and stacked in each call, and the product is a `ragged_dot`. If they don't
     change, pad and stack them once and call that.
 
     Adapters of different ranks, one for each group of tokens, are two calls, with flat rows in between:

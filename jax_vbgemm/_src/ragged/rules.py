@@ -195,7 +195,7 @@ def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
 def _derived(
     cotangent: jax.Array, operands: Sequence[Any], index: int, ragged: Ragged
 ) -> tuple[tuple[jax.Array, jax.Array], Ragged]:
-    """lhs and rhs of the product that is the cotangent of an operand (lhs, rhs or second), and its form."""
+    """The factors of the product that is the cotangent of an operand (lhs, rhs or second), and its form."""
     if index == 0:
         ct, rhs = in_one_dtype(cotangent, operands[1])
         if ragged.contraction:

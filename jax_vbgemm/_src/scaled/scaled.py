@@ -36,7 +36,7 @@ class Scaled:
 
     Raises:
       ValueError: the dtypes or shapes don't fit.
-      TypeError: block is no tuple of positive integers, at most one for each dimension.
+      TypeError: block is not a tuple of positive integers, at most one for each dimension.
     """
 
     values: Any

@@ -181,7 +181,7 @@ def varying(operand: jax.Array, axes: tuple[str, ...]) -> jax.Array:
 def all_gather(operand: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     """The operands of all devices, (devices, ...), with a type that says that all devices hold the same array.
 
-    Where shard_map checks no types, the result counts as varying and its cotangents are summed over the devices; an
+    If shard_map checks no types, the result counts as varying and its cotangents are summed over the devices; an
     all-gather with an invariant type would give 1 / devices of the gradient there.
     """
     if not set(axes) <= jax.typeof(operand).mat.varying:

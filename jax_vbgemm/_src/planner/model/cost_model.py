@@ -327,7 +327,7 @@ def gpu_pace(
 ) -> Pace:
     """The pace of tiles while `sharing` blocks share a unit; `tile_id` as for `_gpu_tiles`.
 
-    Where the device is calibrated (calibration.csv), the fixed part and the K step of a tile each have a latency and a
+    If the device is calibrated (calibration.csv), the fixed part and the K step of a tile each have a latency and a
     part of the unit's time, with one set of coefficients for problems whose rows are aligned (`ProblemSizes.aligned`)
     and one for other problems. Elsewhere a step takes the maximum of four times: its multiply-adds, its reads of shared
     memory (a thread that owns r x c elements reads r + c values for each k, about 2 sqrt(r c)), its loads through the

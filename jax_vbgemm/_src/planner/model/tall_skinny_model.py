@@ -7,7 +7,7 @@ once; with tcf > 1 (ISM2) it walks tcf rows of A. A problem with m small is give
 
 All functions are pure; t2 and t3 may be arrays, which broadcast. Times are seconds, rates are per second.
 
-Where this implementation differs from the paper:
+If this implementation differs from the paper:
 - Section 3.6.2 puts no limit on Util_mem and Util_comp; here they are at most 1.
 - The paper's Util_mem has elements in the numerator and bytes in the denominator; here both are bytes.
 - r and t2_threshold count a multiply-add as one operation at the peak rate, line 7 of Algorithm 5 as two. `bound`

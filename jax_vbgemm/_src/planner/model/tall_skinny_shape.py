@@ -13,7 +13,7 @@ from jax_vbgemm._src.problem import ProblemSizes
 # with few float64 units (down to 6).
 SKINNY = 32
 
-# The smallest large dimension. Where both sides of A are large, B and C each have at most 1/32 of its elements, so that
+# The smallest large dimension. If both sides of A are large, B and C each have at most 1/32 of its elements, so that
 # Algorithm 5 may count A alone; and with one row for each thread, a problem has at least eight blocks of 128 threads.
 TALL = 1024
 

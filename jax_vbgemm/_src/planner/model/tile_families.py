@@ -277,7 +277,7 @@ LARGE = Family(
     lambda tile: tile.kernel in PIPELINED, lambda sizes, catalogue: _are_large(sizes, catalogue),
     lambda *_: lambda _: True, measured=False,
 )  # fmt: skip
-FAMILIES = (DOTS, DEEP, ROWS, COLUMNS, LONG, LARGE)  # in the order in which `worth_trying` asks them
+FAMILIES = (DOTS, DEEP, ROWS, COLUMNS, LONG, LARGE)  # in the order in which `worth_trying` checks them
 # Numbered from 1; a problem that suits several families gets the last one's number.
 _NUMBERED = (LONG, DEEP, DOTS, ROWS, COLUMNS, LARGE)
 
@@ -318,7 +318,7 @@ def families_of(sizes: ProblemSizes, catalogue: Catalogue) -> Ints:
 
 
 def are_of(family: Family, families: Ints) -> NDArray[np.bool_]:
-    """Which problems have this family, by the numbers of `families_of`."""
+    """Which problems belong to this family, by the family numbers that `families_of` gives."""
     answer: NDArray[np.bool_] = families == _NUMBERED.index(family) + 1
     return answer
 

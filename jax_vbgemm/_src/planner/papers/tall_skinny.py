@@ -62,7 +62,7 @@ class TallSkinny(PaperPlanner):
     storage, and JAX has row-major arrays. For ISM2 they are the row tiles (`rows-*`), whose threads compute whole rows
     of C (Algorithm 6: one row of A a thread, tcf rows in turn), in either storage. For TSM2 they are the row tiles
     where A is stored as k x m, and the dot-product tiles (`dots-*`), whose warps read along K, where A is contiguous
-    along K. Where the device's measurements say that other tiles are faster, and for problems with few rows and many
+    along K. If the device's measurements say that other tiles are faster, and for problems with few rows and many
     columns, they are the skinny tiles (`skinny-*`); on a device without measurements the paper's model alone decides.
     Reductions (few rows, few columns and a deep K), which the paper does not treat, get the smallest deep tile
     (`deep-*`) that holds their result. Other problems get the largest square tile that fits, and tall and skinny ones

@@ -107,7 +107,7 @@ class Plan:
         problem only about half of the tiles are computed, and stored twice, where the kernel can do so.
 
         Raises:
-          TypeError: an entry of `tiles` is no TileShape, or one of `order` is no integer.
+          TypeError: an entry of `tiles` is no TileShape, or one of `order` is not an integer.
           ValueError: there is not one tile of the catalogue for each problem, or `order` does not name each problem
             once.
         """
@@ -173,7 +173,7 @@ class Plan:
         them (`launch_form`).
 
         Raises:
-          TypeError: an entry is no Tile, or has a number that is no integer or an impossible name.
+          TypeError: an entry is no Tile, or has a number that is not an integer or an impossible name.
           ValueError: a block has no tiles, or a tile isn't in the catalogue. `validate` checks the rest.
         """
         shapes = _shapes_of_blocks(blocks, catalogue, planner)
@@ -206,7 +206,7 @@ class Plan:
     def validate(self) -> None:
         """Raises ValueError, naming problem and element, unless the plan is valid.
 
-        Each element of each C must be covered exactly once for each k. Where K is split, the tiles of one place must
+        Each element of each C must be covered exactly once for each k. If K is split, the tiles of one place must
         have one shape. The plan may need at most four kernels.
         """
         try:

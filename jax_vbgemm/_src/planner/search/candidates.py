@@ -98,7 +98,7 @@ def candidates(
     """The candidates that are worth comparing.
 
     First one option for all problems. Then, for several upper bounds of the longest block, each problem's cheapest
-    option within the bound, among the options of one of the `pairs` and among all. Where one block takes longer than
+    option within the bound, among the options of one of the `pairs` and among all. If one block takes longer than
     all work does on average, also the cheapest options within lower bounds with K split.
     """
     alone = (count.sum(axis=1, dtype=np.float64), longest.max(axis=1, initial=0), total.sum(axis=1))

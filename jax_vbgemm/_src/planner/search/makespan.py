@@ -60,7 +60,7 @@ class Makespan(DraftPlanner):
     A problem is covered by one tile, or by a large one inside and a smaller one along the ragged edges. Within
     an upper bound of a block's time, each problem takes the option with the least work; the bounds that are tried trade
     the longest block against the total work. As each further tile shape costs a launch some time, the search is done
-    with all tiles, and with the two tiles that need the least work together. Where one block still takes longer than
+    with all tiles, and with the two tiles that need the least work together. If one block still takes longer than
     all work does on average, K is split. Blocks have one tile and are ordered by descending predicted time (longest
     processing time first).
 
@@ -142,7 +142,7 @@ def _search_by_family(
     """Drafts with several launches: one for tall and skinny problems and one for other problems, one for large problems
     and one for others, or one for each family.
 
-    Where the families would need more launches than a call may have, some share the launch of the ordinary problems:
+    If the families would need more launches than a call may have, some share the launch of the ordinary problems:
     first those of skinny tiles (family 1), then large ones, then those of dot-product tiles, which lose least, then
     those of column tiles.
     """

@@ -17,7 +17,7 @@ def check_coverage(problems: Sequence[Problem], catalogue: Catalogue, runs: Runs
     """Raises ValueError for the first tile that lies outside its problem, else for the first element not covered
     exactly once.
 
-    Where K = 0, the C of a problem must be covered once by tiles with the empty range k_begin = k_end = 0. A problem
+    If K = 0, the C of a problem must be covered once by tiles with the empty range k_begin = k_end = 0. A problem
     with M, N or batch = 0 has no tiles. Tiles must begin inside of C and may reach beyond its last row and column,
     where they are masked. A mirrored tile covers its mirror image too; only symmetric problems may have such tiles.
     """

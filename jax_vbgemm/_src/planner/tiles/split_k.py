@@ -94,7 +94,7 @@ def fewest_filling_slices(
     `filled` of the time, if all steps take equally long; where no number does, the one with the largest fraction.
 
     There must be a tile. All slices of a split problem but the last have at least `fewest_steps`, and all tiles fit the
-    descriptor constant (planner/tiles/descriptor_size.py). Where problems have more than `most_steps`, slices have at
+    descriptor constant (planner/tiles/descriptor_size.py). If problems have more than `most_steps`, slices have at
     most this many, and `_ROUNDS_ENOUGH` rounds count as full.
     """
     steps = steps.clip(1)
