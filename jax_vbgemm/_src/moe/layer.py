@@ -135,7 +135,8 @@ def expert_mlp(
       x: (tokens, d).
       gate_up: (experts, d, 2 f), the gate before the up-projection, or the pair of both, each (experts, d, f); without
         `gated` (experts, d, f).
-      down: (experts, f, n). Weights may be `Scaled`, as described for `ragged_dot`: for few tokens, use 8 bits with `transpose_rhs`.
+      down: (experts, f, n). Weights may be `Scaled`, as described for `ragged_dot`: for few tokens, use 8 bits with
+        `transpose_rhs`.
       routing: the routing of these tokens to these experts.
       activation: as for `gated_dot`; without `gated` that of x gate_up[e], or None.
       gate, interleaved: as for `gated_dot`.
@@ -184,8 +185,8 @@ def expert_mlp(
       ValueError: shapes don't fit, or mesh_axis is not an axis of the enclosing shard_map or does not divide the
         experts, or exchange is unknown, or chunks is below 1, or either is given without mesh_axis, or a gate or
         interleaved columns are given without `gated`; otherwise as `ragged_dot`.
-      TypeError: gradients is not a pair of Refs, chunks no integer, or bias, lora, an adapter or a tuple transpose_rhs is
-        not a pair.
+      TypeError: gradients is not a pair of Refs, chunks is not an integer, or bias, lora, an adapter or a tuple
+        transpose_rhs is not a pair.
     """
     name = "expert_mlp"
     pair = isinstance(gate_up, tuple | list)

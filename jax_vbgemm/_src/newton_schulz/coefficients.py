@@ -44,9 +44,9 @@ def coefficients(name: str, steps: int) -> np.ndarray:
     """The coefficients (c0, c1, c2) of x <- c0 x + c1 x^3 + c2 x^5 that go by a name.
 
     "polar_express": Amsel et al., arXiv 2505.16932, Algorithm 1: the composition of odd quintics that is closest to 1
-    on [LOWER, 1], each computed with a safety_margin (section 3.4) and, but for the limit, with x / 1.01 for x, so that
+    on [LOWER, 1], each computed with a safety margin (section 3.4) and, but for the limit, with x / 1.01 for x, so that
     rounding cannot leave the interval in which it converges.
-    "cans": Grishina et al., arXiv 2506.10935: the same composition without safety_margin and without safety factor.
+    "cans": Grishina et al., arXiv 2506.10935: the same composition without safety margin and without safety factor.
 
     Args:
       name: one of `NAMES`.

@@ -260,7 +260,7 @@ def _places_of(
     steps: Any,
     preconditioning: str,
 ) -> dict[str, Any]:
-    """If `_orthogonalized` reads matrices in place, and where it writes the results."""
+    """Where `_orthogonalized` reads matrices in place, and where it writes the results."""
     # X must occur in products and norms only.
     simple = isinstance(steps, int) and steps > 0 and preconditioning == "frobenius"
     in_place = [simple and x.ndim == 2 and not jnp.iscomplexobj(x) for x in leaves]
