@@ -225,15 +225,15 @@ def _strided_elements(x: Blocks, sectors: Iterable[Sector], rows: Axes, columns:
     """The number of elements of arrays that must be copied, because in place they are neither a matrix of these rows
     and columns nor its transpose, and of views whose contracted axes do not share one stride, which turns each product
     into several."""
-    apart = 0
+    strided = 0
     for sector in sectors:
         block = x.blocks[sector]
         if isinstance(block, View):
-            apart += block.size if _is_strided(block, contracted) else 0
+            strided += block.size if _is_strided(block, contracted) else 0
         else:
             form = _form(block, rows, columns)
-            apart += 0 if form.order is None else math.prod(form.shape)
-    return apart
+            strided += 0 if form.order is None else math.prod(form.shape)
+    return strided
 
 
 def _is_strided(view: View, axes: Axes) -> bool:
@@ -250,10 +250,10 @@ def _moved(x: Blocks, sectors: Collection[Sector], order: Axes, *, contracted: A
     """
     blocks = [x.blocks[sector] for sector in sectors]
     views = [block for block in blocks if isinstance(block, View)]
-    apart = sum(view.size for view in views if _is_strided(view, contracted))
+    strided = sum(view.size for view in views if _is_strided(view, contracted))
     if len(views) < len(blocks) or len(distinct([view.buffer for view in views])[0]) != 1:
         return None
-    if 2 * apart <= sum(view.size for view in views):
+    if 2 * strided <= sum(view.size for view in views):
         return None
     return structure_of({sector: x.blocks[sector].shape for sector in sectors}, x.dtype, order)
 

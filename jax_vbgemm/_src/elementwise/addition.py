@@ -55,14 +55,14 @@ def add_scaled(
     alpha, beta = _scale("alpha", alpha, len(xs)), _scale("beta", beta, len(xs))
 
     results: list[Any] = [None] * len(xs)
-    alike: dict[Any, list[int]] = {}
+    members_by_dtype: dict[Any, list[int]] = {}
     for index, (x, y) in enumerate(zip(xs, ys, strict=True)):
         by_xla = x.dtype != y.dtype or x.size == 0 or compat.explicit_axes(x) or compat.explicit_axes(y)
         if by_xla:
             results[index] = _sum(_entry(alpha, index), x, _entry(beta, index), y, dtype)
         else:
-            alike.setdefault(x.dtype, []).append(index)
-    for operand_dtype, members in alike.items():
+            members_by_dtype.setdefault(x.dtype, []).append(index)
+    for operand_dtype, members in members_by_dtype.items():
         scales = [_entries(scale, members) for scale in (alpha, beta)]
         traced = [scale.astype(accumulator(operand_dtype)) for scale in scales if not isinstance(scale, tuple)]
         known = [scale if isinstance(scale, tuple) else None for scale in scales]

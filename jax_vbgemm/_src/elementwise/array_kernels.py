@@ -52,8 +52,8 @@ def form_of(form: Form, given: Sequence[Any], free: Sequence[bool], params: Any)
     """`form` as a function of its free operands, with the other operands from `given`."""
 
     def with_free(*values: Any) -> list[jax.Array]:
-        those = iter(values)
-        return form(*(next(those) if yes else x for x, yes in zip(given, free, strict=True)), **params)
+        free_values = iter(values)
+        return form(*(next(free_values) if yes else x for x, yes in zip(given, free, strict=True)), **params)
 
     return with_free
 

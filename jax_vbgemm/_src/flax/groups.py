@@ -131,9 +131,9 @@ def mixture(
     return (y, losses) if auxiliary else y
 
 
-def gated(both: jax.Array, activation: Activation) -> jax.Array:
+def gated(gate_and_up: jax.Array, activation: Activation) -> jax.Array:
     """The gated product of the two halves of (..., 2 f), for the shared expert."""
     _, function = resolve_activation("MixtureOfExperts", activation)
     assert function is not None  # check_experts has refused None
-    gate, up = jnp.split(both, 2, axis=-1)
+    gate, up = jnp.split(gate_and_up, 2, axis=-1)
     return gated_product(function, gate, up)

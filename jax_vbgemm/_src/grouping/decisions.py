@@ -67,11 +67,11 @@ class Decider:
     def _kinds(self) -> dict[int, Hashable]:
         """For each sum, by the id of its node, the kind of sums that it can join. Sums so large that they would be
         taken out of a call of all sums join nothing, so that no other sum waits for them."""
-        alike: dict[Hashable, list[int]] = {}
+        indices_by_kind: dict[Hashable, list[int]] = {}
         for key, each in self.sums.items():
-            alike.setdefault(each.kind, []).append(key)
+            indices_by_kind.setdefault(each.kind, []).append(key)
         kinds: dict[int, Hashable] = {}
-        for kind, keys in alike.items():
+        for kind, keys in indices_by_kind.items():
             dot = self.sums[keys[0]].dots[0]
             problems = tuple(self.sums[key].problem for key in keys)
             best = split((problems,), dot.dtype.name, precision_name(dot.precision), self.device, self.planner)
@@ -81,13 +81,13 @@ class Decider:
     def on_levels(self) -> list[Decision]:
         """The decisions for the levels that the nodes have."""
         fused = fused_operands(self.program) if calls_of(self.device).fuses_operands else ()
-        alike: dict[tuple[int, Hashable], list[DotSum]] = {}
+        indices_by_kind: dict[tuple[int, Hashable], list[DotSum]] = {}
         for node in self.program.nodes:
             if id(node) in self.sums:
                 each = self.sums[id(node)]
-                alike.setdefault((node.level, each.kind), []).append(each)
+                indices_by_kind.setdefault((node.level, each.kind), []).append(each)
         decisions = []
-        for (level, _), sums in sorted(alike.items(), key=lambda item: item[0][0]):
+        for (level, _), sums in sorted(indices_by_kind.items(), key=lambda item: item[0][0]):
             dot, members = sums[0].dots[0], members_of(sums, fused)
             best = worthwhile(members, dot.dtype.name, precision_name(dot.precision), self.device, self.planner)
             decisions.append(Decision(level, tuple(sums), best))

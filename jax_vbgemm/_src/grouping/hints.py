@@ -89,8 +89,8 @@ def _is_gram(node: Any, values: list[Value], views: dict[Value, Value]) -> bool:
     if node.eqn.primitive.name != "dot_general":
         return True  # a function that has the product
     (contracted_lhs, contracted_rhs), _ = node.eqn.params["dimension_numbers"]
-    turned = (values[0] in views) != (values[1] in views)
-    return (tuple(contracted_lhs) == tuple(contracted_rhs)) != turned
+    is_transposed = (values[0] in views) != (values[1] in views)
+    return (tuple(contracted_lhs) == tuple(contracted_rhs)) != is_transposed
 
 
 def _with_slices(program: Program) -> int:

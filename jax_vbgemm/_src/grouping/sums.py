@@ -96,8 +96,8 @@ def _result(node: Node, terms: Sequence[DotSum]) -> tuple[Dot, ...]:
     if node.eqn.primitive.name in _ADDITIONS and len(terms) == 2 and terms[0].can_add(terms[1]):
         return terms[0].dots + terms[1].dots
     if node.eqn.primitive.name == "transpose" and len(terms) == 1:
-        turned = [dot.transposed(node.eqn.params["permutation"]) for dot in terms[0].dots]
-        return tuple(dot for dot in turned if dot is not None) if None not in turned else ()
+        transposed_dots = [dot.transposed(node.eqn.params["permutation"]) for dot in terms[0].dots]
+        return tuple(dot for dot in transposed_dots if dot is not None) if None not in transposed_dots else ()
     return ()
 
 

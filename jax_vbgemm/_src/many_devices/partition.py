@@ -126,9 +126,9 @@ def partition(counts: Sequence[int], seconds: Sequence[float], devices: int) -> 
     busy = [(0.0, device) for device in range(devices)]
     taken = [[0] * len(counts) for _ in range(devices)]
     for matrices, array in pieces:
-        until, device = heapq.heappop(busy)
+        free_at, device = heapq.heappop(busy)
         taken[device][array] += matrices
-        heapq.heappush(busy, (until + matrices * seconds[array], device))
+        heapq.heappush(busy, (free_at + matrices * seconds[array], device))
     # All matrices of a stack are equivalent, so each device takes consecutive ones, which are one slice.
     shares: list[tuple[Piece, ...]] = []
     starts = [0] * len(counts)

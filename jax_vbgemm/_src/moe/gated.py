@@ -109,8 +109,8 @@ def gated_dot(
             for part, (argument, adapter) in zip(parts, adapters, strict=True)
         ]
     if not pair:
-        both = parts[0]
-        parts = [both[:, ::2], both[:, 1::2]] if interleaved else jnp.split(both, 2, axis=-1)
+        gate_and_up = parts[0]
+        parts = [gate_and_up[:, ::2], gate_and_up[:, 1::2]] if interleaved else jnp.split(gate_and_up, 2, axis=-1)
     factors = [part.astype(wide) for part in parts]
     if gate is None:
         hidden = gated_product(partial(applied, name, "activation", function, defined=defined), *factors)

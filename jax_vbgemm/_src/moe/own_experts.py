@@ -41,8 +41,8 @@ def over_devices(
         exchange = choose(traffic, traced_target()).exchange
     bounds = [(tokens * i // chunks, tokens * (i + 1) // chunks) for i in range(chunks)]
     # All chunks are sent before the first product, so that no exchange waits for another chunk's products.
-    sent = [start_exchange(exchange, *_part(x, routing, *part, chunks), dtype, axes) for part in bounds]
-    sums = [part.added(contributions(part.x, part.routing, part.wide)) for part in sent]
+    exchanges = [start_exchange(exchange, *_part(x, routing, *part, chunks), dtype, axes) for part in bounds]
+    sums = [part.added(contributions(part.x, part.routing, part.wide)) for part in exchanges]
     return sums[0] if chunks == 1 else jnp.concatenate(sums)
 
 

@@ -213,8 +213,8 @@ def _probabilities(
     selected = _selected(log_scores(logits, scores), chosen, distinct)
     if present is None:
         return jax.nn.softmax(selected, axis=-1)
-    some = present.any(axis=-1, keepdims=True)
-    selected = jnp.where(present | ~some, selected, jnp.asarray(-np.inf, selected.dtype))
+    has_choice = present.any(axis=-1, keepdims=True)
+    selected = jnp.where(present | ~has_choice, selected, jnp.asarray(-np.inf, selected.dtype))
     return jax.nn.softmax(selected, axis=-1)
 
 

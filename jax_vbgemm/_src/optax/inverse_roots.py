@@ -33,18 +33,18 @@ def inverse_roots(
     Returns:
       Arrays of the matrices' shapes, and the errors, (...).
     """
-    alike: dict[Any, list[int]] = {}
+    indices_by_key: dict[Any, list[int]] = {}
     for index, (a, p) in enumerate(zip(matrices, roots, strict=True)):
-        alike.setdefault((a.shape[-1], p, a.dtype), []).append(index)
+        indices_by_key.setdefault((a.shape[-1], p, a.dtype), []).append(index)
     stacks, counts = [], []
-    for (size, _, _), members in alike.items():
+    for (size, _, _), members in indices_by_key.items():
         parts = [matrices[index].reshape(-1, size, size) for index in members]
         stacks.append(jnp.concatenate(parts))
         counts.append([len(part) for part in parts])
-    found, errors = _batched_roots(stacks, [p for _, p, _ in alike], ridge, options)
+    found, errors = _batched_roots(stacks, [p for _, p, _ in indices_by_key], ridge, options)
     results: list[Any] = [None] * len(matrices)
     ends: list[Any] = [None] * len(matrices)
-    for members, sizes, stack, error in zip(alike.values(), counts, found, errors, strict=True):
+    for members, sizes, stack, error in zip(indices_by_key.values(), counts, found, errors, strict=True):
         splits = np.cumsum(sizes)[:-1].tolist()
         for index, part, e in zip(members, jnp.split(stack, splits), jnp.split(error, splits), strict=True):
             results[index] = part.reshape(matrices[index].shape)

@@ -174,11 +174,11 @@ def unflat(factors: Sequence[Factors], values: Sequence[Any]) -> list[Factors]:
 def by_shape(function: Callable[[jax.Array], jax.Array], matrices: Sequence[jax.Array]) -> list[jax.Array]:
     """A function of (batch, n, n) applied to all matrices, with one call for all matrices of one size and dtype,
     because XLA's decompositions only take stacks."""
-    alike: dict[Any, list[int]] = {}
+    indices_by_key: dict[Any, list[int]] = {}
     for index, x in enumerate(matrices):
-        alike.setdefault((x.shape[-1], x.dtype), []).append(index)
+        indices_by_key.setdefault((x.shape[-1], x.dtype), []).append(index)
     results: list[Any] = [None] * len(matrices)
-    for (size, _), members in alike.items():
+    for (size, _), members in indices_by_key.items():
         stacks = [matrices[index].reshape(-1, size, size) for index in members]
         found = function(jnp.concatenate(stacks))
         ends = [sum(len(stack) for stack in stacks[:place]) for place in range(1, len(stacks))]

@@ -34,7 +34,7 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
         scales = ((1 - beta) / correction, beta / ahead) if nesterov else (0, 1 / correction)
         return averages(gradients, moments, 1 - beta, beta, *scales)
 
-    def apart(gradients: list[Any], moments: list[Any]) -> tuple[list[Any], list[Any]]:
+    def leafwise(gradients: list[Any], moments: list[Any]) -> tuple[list[Any], list[Any]]:
         """The averages computed leaf by leaf, as optax does."""
         new = optax.tree.update_moment(gradients, moments, beta, 1)
         if nesterov:
@@ -51,7 +51,7 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
     for dtype, indices in groups.items():
         given = [gradients[i] for i in indices], [moments[i] for i in indices]
         if dtype is None:
-            new, corrected = apart(*given)
+            new, corrected = leafwise(*given)
         else:
             new, corrected, squares = fused_leaves(*given)
         for place, index in enumerate(indices):

@@ -190,11 +190,11 @@ def _ragged_contraction(
     times = math.prod(trailing)
     lhs_free, rhs_free = _others(lhs, *lhs_contract, *lhs_batch), _others(rhs, *rhs_contract, *rhs_batch)
 
-    def turned(x: jax.Array, contract: Sequence[int], batch_dims: Sequence[int], free: Sequence[int]) -> jax.Array:
+    def arranged(x: jax.Array, contract: Sequence[int], batch_dims: Sequence[int], free: Sequence[int]) -> jax.Array:
         shape = [*batch, *outer, rows * times, math.prod(_shape(x, free))]
         return x.transpose([*batch_dims, *contract, *free]).reshape(shape)
 
-    operands = [turned(lhs, lhs_contract, lhs_batch, lhs_free), turned(rhs, rhs_contract, rhs_batch, rhs_free)]
+    operands = [arranged(lhs, lhs_contract, lhs_batch, lhs_free), arranged(rhs, rhs_contract, rhs_batch, rhs_free)]
     group_sizes, *extras = sizes_and_offset
     if group_sizes.ndim > 1:
         group_sizes = group_sizes.reshape([*batch, *outer, group_sizes.shape[-1]])

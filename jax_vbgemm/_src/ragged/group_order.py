@@ -68,10 +68,10 @@ ends a command buffer: with 6000 rows of 7 types, networks by type took 416 us a
 def _counted(group: jax.Array, present: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     """`sorted_with_rest` for few items: the place of an item is the number of items before it in the order."""
     is_in = jnp.where(present, group.astype(jnp.int32), count)[:, None] == jnp.arange(count + 1, dtype=jnp.int32)[None]
-    before = jnp.cumsum(is_in, axis=0, dtype=jnp.int32)  # in its own group, with itself
-    sizes = before[-1] if before.shape[0] else jnp.zeros((count + 1,), jnp.int32)
+    rank_in_group = jnp.cumsum(is_in, axis=0, dtype=jnp.int32)  # in its own group, with itself
+    sizes = rank_in_group[-1] if rank_in_group.shape[0] else jnp.zeros((count + 1,), jnp.int32)
     first = jnp.cumsum(sizes, dtype=jnp.int32) - sizes
-    slots = jnp.sum(jnp.where(is_in, before - 1 + first[None], 0), axis=1, dtype=jnp.int32)
+    slots = jnp.sum(jnp.where(is_in, rank_in_group - 1 + first[None], 0), axis=1, dtype=jnp.int32)
     return sizes[:count], inverse_permutation(slots)
 
 

@@ -34,8 +34,8 @@ def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
 
     def product(operands: Sequence[jax.Array], rest: Ragged, parts: tuple[str, ...]) -> jax.Array:
         if parts:
-            around = composed.FORMS[parts[0]]
-            return around(*operands, ragged=rest, product=partial(product, parts=parts[1:]))
+            compose = composed.FORMS[parts[0]]
+            return compose(*operands, ragged=rest, product=partial(product, parts=parts[1:]))
         if choice.why:
             return reference.result(*operands, ragged=rest)
         return _call(operands, platform, rest, choice.plan)

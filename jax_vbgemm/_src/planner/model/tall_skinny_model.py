@@ -7,7 +7,7 @@ once; with tcf > 1 (ISM2) it walks tcf rows of A. A problem with m small is give
 
 All functions are pure; t2 and t3 may be arrays, which broadcast. Times are seconds, rates are per second.
 
-If this implementation differs from the paper:
+Where this implementation differs from the paper:
 - Section 3.6.2 puts no limit on Util_mem and Util_comp; here they are at most 1.
 - The paper's Util_mem has elements in the numerator and bytes in the denominator; here both are bytes.
 - r and t2_threshold count a multiply-add as one operation at the peak rate, line 7 of Algorithm 5 as two. `bound`
@@ -316,12 +316,12 @@ def _seconds(gpu: Gpu, problem: _Problem, t2: Number, t3: Number, threads: Ints)
     rows = float(problem.batch) * problem.m
     read, written = rows * k * passes * _bytes(dtype), rows * n * _bytes(dtype)
     flops = rows * k * passes * t2 * _flops(dtype)
-    busy = np.minimum(threads / problem.t1, gpu.units)  # units that hold a block
+    busy_units = np.minimum(threads / problem.t1, gpu.units)  # units that hold a block
     with np.errstate(divide="ignore", invalid="ignore"):
         loading = memory_utilisation(gpu, dtype, threads / gpu.units, t3)
         memory = (read / loading + written) / gpu.bandwidth
-        utilisation = compute_utilisation(gpu, dtype, threads / busy, t2, t3)
-        arithmetic = flops / (gpu.peak_rate(dtype) / gpu.units * busy * utilisation)
+        utilisation = compute_utilisation(gpu, dtype, threads / busy_units, t2, t3)
+        arithmetic = flops / (gpu.peak_rate(dtype) / gpu.units * busy_units * utilisation)
         longer = np.where(threads > 0, np.maximum(memory, arithmetic), np.inf)
     return longer
 

@@ -141,13 +141,13 @@ def _within_limits(rows: Ints, count: Ints, longest: Floats, total: Floats, slot
     """For decreasing limits, each problem's cheapest option whose blocks take no longer than the limit. Empty where all
     options have blocks of equal length.
     """
-    every = np.arange(longest.shape[1])
+    problem_index = np.arange(longest.shape[1])
     option_seconds, work = longest[rows], total[rows]
 
     def figures(which: Ints) -> Candidate:
         choice = rows[which]
         # One index into the flattened table is faster than a pair of indices.
-        at = choice * len(every) + every
+        at = choice * len(problem_index) + problem_index
         blocks, end = float(count.take(at).sum()), float(longest.take(at).max())
         return Candidate(choice, blocks, end, float(total.take(at).sum()))
 
@@ -198,16 +198,16 @@ class Splits:
         split = np.where(max_steps >= FEWEST_STEPS, self._count[:singles] * slices * seconds, np.inf)
         work[:singles] = np.where(whole[:singles], work[:singles], split)
         choice = work.argmin(axis=0)
-        every = np.arange(len(choice))
-        chosen = work[choice, every]
+        problem_index = np.arange(len(choice))
+        chosen = work[choice, problem_index]
         if not np.isfinite(chosen).all():
             return None
-        is_split = ~whole[choice, every]
+        is_split = ~whole[choice, problem_index]
         row = np.minimum(choice, singles - 1)
-        problem_slices = np.where(is_split, slices[row, every], 1)
-        time = np.where(is_split, seconds[row, every], longest[choice, every])
-        choice_blocks = self._count[choice, every] * problem_slices
+        problem_slices = np.where(is_split, slices[row, problem_index], 1)
+        time = np.where(is_split, seconds[row, problem_index], longest[choice, problem_index])
+        choice_blocks = self._count[choice, problem_index] * problem_slices
         blocks, sums = float(choice_blocks.sum()), float((choice_blocks * self._area[row])[is_split].sum())
-        if ready_bytes(blocks, float(self._count[choice, every][is_split].sum())) > MAX_BYTES:
+        if ready_bytes(blocks, float(self._count[choice, problem_index][is_split].sum())) > MAX_BYTES:
             return None
         return Candidate(choice, blocks, float(time.max()), float(chosen.sum()), problem_slices, time, sums)

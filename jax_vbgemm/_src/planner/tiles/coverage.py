@@ -104,8 +104,8 @@ def _check_problem(index: int, problem: Problem, catalogue: Catalogue, runs: Run
     mirrored = np.flatnonzero(runs.mirrored)
     images = [boxes[axis] for axis in (0, 2, 1, 3)]  # the mirror image has rows and columns exchanged
     boxes = [
-        (np.append(begin, also[mirrored]), np.append(end, until[mirrored]), size)
-        for (begin, end, size), (also, until, _) in zip(boxes, images, strict=True)
+        (np.append(begin, other_begin[mirrored]), np.append(end, other_end[mirrored]), size)
+        for (begin, end, size), (other_begin, other_end, _) in zip(boxes, images, strict=True)
     ]
     edges = [np.unique(np.concatenate((begin, end, [0, size]))) for begin, end, size in boxes]
     corners = [

@@ -42,8 +42,8 @@ def of_sums(tiles: Runs, terms: Ints, depth: Ints) -> Runs:
     """Single tiles over batches of products as tiles over sums of these products: terms[i] successive matrices of
     problem i are the products of a sum, each with K = depth[i]."""
     batch, term = np.divmod(tiles.batch, terms[tiles.problem])
-    before = term * depth[tiles.problem]
-    return replace(tiles, batch=batch, k_begin=tiles.k_begin + before, k_end=tiles.k_end + before)
+    k_before = term * depth[tiles.problem]
+    return replace(tiles, batch=batch, k_begin=tiles.k_begin + k_before, k_end=tiles.k_end + k_before)
 
 
 def count_pieces(runs: Runs, owner: Ints, depth: Ints, num_problems: int) -> int:
@@ -62,12 +62,12 @@ def cut(tiles: Runs, owner: Ints, depth: Ints, num_problems: int) -> Pieces:
     begins = offsets(counts)
     product = first[tile] + np.arange(len(tile)) - begins[tile]
     whole = tiles.take(tile)
-    before = _depth_before(owner, depth, num_problems)[product]
-    k_begin = np.maximum(whole.k_begin, before)
-    k_end = np.minimum(whole.k_end, before + depth[product])
+    k_before = _depth_before(owner, depth, num_problems)[product]
+    k_begin = np.maximum(whole.k_begin, k_before)
+    k_end = np.minimum(whole.k_end, k_before + depth[product])
     return Pieces(
         tiles=replace(whole, k_begin=k_begin, k_end=k_end),
-        products=replace(whole, problem=product, k_begin=k_begin - before, k_end=k_end - before),
+        products=replace(whole, problem=product, k_begin=k_begin - k_before, k_end=k_end - k_before),
         tile=tile,
         first=begins,
     )
@@ -77,8 +77,8 @@ def _depth_before(owner: Ints, depth: Ints, num_problems: int) -> Ints:
     """For each product, the total K of the products before it in its problem."""
     ends = np.cumsum(depth)
     of_problems_before = offsets(sums_of(owner, depth, num_problems))[owner]
-    before: Ints = ends - depth - of_problems_before
-    return before
+    k_before: Ints = ends - depth - of_problems_before
+    return k_before
 
 
 def _products_touched(runs: Runs, owner: Ints, depth: Ints, num_problems: int) -> tuple[Ints, Ints]:
