@@ -53,8 +53,8 @@ __device__ __forceinline__ void start_mixed_mma(const unsigned char* stage, int 
   // All loads come first, because no load can move past a fence. One box's weights are widened while the other box's MMAs run.
 #pragma unroll
   for (int part = 0; part < Traits::kParts; ++part) {
-    // The swizzle exchanges the 16-byte vectors of a line by the line's number, of which the lane's two lines have the same remainder by 8.
-    // A vector holds the weights of one chunk (8-bit) or two chunks (4-bit).
+    // The swizzle XORs the vector index with the line index modulo 8, which is equal for the lane's two lines. A vector holds the weights
+    // of one chunk (8-bit) or two chunks (4-bit).
     const unsigned char* const from =
         stage + Traits::kBoxesA * Traits::kBoxBytesA + (half + 2 * part) * Traits::kBoxBytes + line * 128 + lane % 4 * (2 / kValuesPerByte);
 #pragma unroll

@@ -126,8 +126,8 @@ Env = dict[Value, Any]
 
 @dataclass(frozen=True)
 class _Grouped:
-    """A program as steps, each of which computes some of its values; `gains` is false where it has no call that the
-    original program lacks."""
+    """A program as steps, each of which computes some of its values; `gains` is false if it has no new calls compared
+    to the original program."""
 
     program: Program
     steps: list[Callable[[Env], None]]

@@ -69,7 +69,7 @@ def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec
     products = float(batch) * m * n * k
     if known.tiles:
         # Wave quantization: a partial wave of tiles takes as long as a full one. A bare dot of few tiles with a long K
-        # is divided along K; the second kernel of that is left out, as this is the least time of such a dot.
+        # is divided along K; its second kernel is ignored, because this is a lower bound of the time of such a dot.
         def waves(edge: int, slices: int) -> float:
             tiles = batch * math.ceil(m / edge) * math.ceil(n / edge) * slices
             return math.ceil(tiles / device.units) * edge**2 * float(math.ceil(k / slices))

@@ -169,7 +169,7 @@ def _choose_tiles(sizes: ProblemSizes, queue: tuple[TileShape, ...], threshold: 
 
 
 def _batch_by_threshold(draft: Draft, threshold: float, theta: float) -> Draft:
-    """Section 5: fill blocks in order until their K exceeds theta, while threads are left; then one tile a block."""
+    """Section 5: fill blocks in order until their K exceeds theta, while threads are left; then one tile per block."""
     runs, num_tiles = draft.runs, draft.runs.num_tiles
     # All tiles have 256 threads, or all have 128. Only on tensor cores both occur; each block then counts as the
     # larger.
