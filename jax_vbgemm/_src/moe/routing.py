@@ -110,7 +110,8 @@ def route(
     Raises:
       ValueError: logits is not (tokens, experts), k is not in [1, experts], an array has another shape, groups don't
         divide the experts or hold fewer than k, scores is unknown, both k and experts are given, or neither, or options
-        of the choice (bias, groups) or of the scores (normalize, scores) beside what replaces them.
+        of the choice (bias, groups) or of the scores (normalize, scores) are given together with values that replace
+        them.
       TypeError: logits, bias or probabilities are not floating, experts are not integers, mask is not bool, k is not an
         integer, normalize neither a bool nor None.
     """

@@ -50,7 +50,7 @@ def coefficients(name: str, steps: int) -> np.ndarray:
 
     Args:
       name: one of `NAMES`.
-      steps: how many rows the computed ones have; the tables have theirs.
+      steps: the number of rows of computed coefficients; tables have a fixed number.
 
     Returns:
       An array (3,), for every step, or (rows, 3), in float64.

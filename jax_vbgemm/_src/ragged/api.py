@@ -71,10 +71,10 @@ def ragged_dot(
         sides, are multiplied as they are, with `transpose_rhs` and with scales of (1, 128) or whole rows of lhs and of
         (1, 128, 128), whole columns or whole matrices of rhs, and summed in float32, 128 products at a time (of int8
         these sums are exact, as is the whole one where scales hold for all of K, below 131072); elsewhere they are
-        widened before the product.
-        Beside rows of bfloat16 or float16, `Scaled` weights of int8, int4 or float8_e4m3fn with `transpose_rhs` stay
-        narrow in memory where groups have few rows (a decoding step of a mixture, which reads little but weights);
-        their scales are of single columns or of 128, with all of K or 128 steps of it. Other weights are widened.
+        widened before the product. Beside rows of bfloat16 or float16, `Scaled` weights of int8, int4 or float8_e4m3fn
+        with `transpose_rhs` stay narrow in memory where groups have few rows (a decoding step of a mixture, which reads
+        little but weights); a scale covers one or 128 columns, and all of K or 128 K elements. Other weights are
+        widened.
       rhs: (g, k, n), or (g, n, k) where `transpose_rhs`; or a pair of such arrays, which stand for one with the columns
         of both side by side. On GPUs of compute capability 9.0 neither the pair nor its gradient is copied (for
         bfloat16 and float16; without `gated`, for multiples of 64 columns). Dtypes promote as in jnp.matmul. A float8
@@ -84,7 +84,7 @@ def ragged_dot(
         of a group without rows are never read. A NaN in one group's rows or weights, or in rows after the last group,
         does not reach the results of other groups.
       precision: as in jax.lax.dot; `jax.default_matmul_precision` counts. Of two `Scaled` 8-bit floats,
-        "ANY_F8_ANY_F8_F32_FAST_ACCUM" (a jax.lax.DotAlgorithmPreset) lets a GPU's tensor cores add all of K with some
+        "ANY_F8_ANY_F8_F32_FAST_ACCUM" (a jax.lax.DotAlgorithmPreset) lets a GPU's tensor cores add all of K with about
         14 bits, if there is one scale along K; otherwise they add 128 elements so, and these sums are added in float32.
       preferred_element_type: the result's dtype, as in jax.lax.dot.
       group_offset: an integer, () or (1,): the first group to which rhs and bias belong; group_sizes may then have any

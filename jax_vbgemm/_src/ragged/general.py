@@ -181,7 +181,7 @@ def _ragged_contraction(
     """The product whose ragged dimension is contracted, added to `total` if it is given.
 
     Contracting dimensions before the ragged one have group sizes of their own: they are batch dimensions, over which
-    the result is summed. Those after it are merged with it, so that each row stands for several.
+    the result is summed. Those after it are merged with it, so that one row represents several.
     """
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers.dot_dimension_numbers
     place = lhs_contract.index(numbers.lhs_ragged_dimensions[0])

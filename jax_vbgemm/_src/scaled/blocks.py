@@ -1,8 +1,8 @@
 """Block-scaled quantization: the definition in jnp, and a primitive that is one kernel on a GPU.
 
 XLA reads its operand once for the scales and again for the values, and once more for their transpose, which products
-along the other dimension need: 8-bit tensor cores read operands along K alone. The kernel reads it once, and what a
-gate makes of it is never written to memory.
+along the other dimension need: 8-bit tensor cores read operands along K alone. The kernel reads it once, and a gate's
+results are never written to memory.
 """
 
 from __future__ import annotations

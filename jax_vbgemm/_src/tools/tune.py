@@ -83,7 +83,7 @@ def autotune(
 
     Candidates are the plan of `auto`, the plans of its search with the tiles of one kernel only and without each of the
     tiles in that plan, the plans of the papers' planners (`coordinated` with either batching), and plans with one tile
-    shape for all problems. Of these, the plans are measured whose predicted time is near the best one's. The winner is
+    shape for all problems. Candidates whose predicted time is close to the best one's are measured. The winner is
     stored in a file: that of the environment variable VBGEMM_CACHE, by default ~/.cache/jax_vbgemm/autotune.json (or
     below XDG_CACHE_HOME, if set). Programs lowered later, in this process or another, use the winner wherever the same
     problems, in the same order and with the same transposes, are planned for the same entry of the device table with

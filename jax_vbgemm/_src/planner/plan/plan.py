@@ -107,7 +107,7 @@ class Plan:
         problem only about half of the tiles are computed, and stored twice, where the kernel can do so.
 
         Raises:
-          TypeError: an entry of `tiles` is no TileShape, or one of `order` is not an integer.
+          TypeError: an entry of `tiles` is not a TileShape, or one of `order` is not an integer.
           ValueError: there is not one tile of the catalogue for each problem, or `order` does not name each problem
             once.
         """
@@ -173,7 +173,7 @@ class Plan:
         them (`launch_form`).
 
         Raises:
-          TypeError: an entry is no Tile, or has a number that is not an integer or an impossible name.
+          TypeError: an entry is not a Tile, or has a non-integer number or an impossible name.
           ValueError: a block has no tiles, or a tile isn't in the catalogue. `validate` checks the rest.
         """
         shapes = _shapes_of_blocks(blocks, catalogue, planner)

@@ -268,11 +268,11 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: ProblemSizes, found: T
     """The draft; or, if K is split, a draft with fewer or more K slices whose blocks fill whole rounds.
 
     The number of slices follows from an upper bound of the longest block, which may leave a few blocks in a last round.
-    Full rounds are taken where they are clearly faster. Deep tiles are limited by the memory: the cost model
-    hardly distinguishes numbers of blocks that saturate it, but more blocks hide more latency. Of the numbers of slices
-    whose blocks all run at once, the largest is taken that is hardly slower. Tiles that stream a deep K wait for the
-    memory so evenly that the fewest slices are taken that leave few units idle. Without rules of the device, the
-    predicted time alone decides.
+    Full rounds are taken where they are clearly faster. Deep tiles are limited by the memory: the cost model hardly
+    distinguishes numbers of blocks that saturate it, but more blocks hide more latency. Among the numbers of slices
+    whose blocks all run at once, the largest one within `tie_tolerance` is taken. Tiles that stream a deep K are
+    limited by memory so evenly that they take the smallest number of slices that leaves few units idle. Without rules
+    of the device, the predicted time alone decides.
     """
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
     rules = device.rules

@@ -1,8 +1,8 @@
 """The device table: each folder of devices/ is an entry, its device.toml read into a DeviceSpec.
 
 A device.toml names an architecture of architectures.toml, or as its `base` another device of the same chip, whose
-figures it inherits (measured ones only if units and rates are the same: `_check_base`). Beside [hardware] it has only
-figures that were measured or that papers give:
+figures it inherits (measured ones only if units and rates are the same: `_check_base`). Besides [hardware] it only has
+figures that were measured or taken from papers:
 
   [costs]   seconds; else those of assumed_costs.toml
   [papers]  thresholds of the papers' planners; else derived from the architecture (`_thresholds`)

@@ -26,7 +26,7 @@ class Rules:
     Which problems get deep tiles, or dot-product tiles:
 
     very_deep: from this K on, only deep tiles are tried.
-    long_rows: the least K of dot products. fewest_filled: the rows fill at least 1/fewest_filled of a tile of dot
+    long_rows: the minimum K of dot products. fewest_filled: the rows fill at least 1/fewest_filled of a tile of dot
     products. many_elements: from this many elements of A on, only dot products are tried.
 
     How the search splits K (search/makespan.py):
@@ -72,7 +72,7 @@ class RaggedRules:
     mixed_rows: weights of 8 or 4 bits of groups with at most this many rows of 16 bits stay narrow until they are in
       registers. Each 32 rows read them again, so that with more rows a widened copy is faster.
     paired_k: ragged rows with several wide tiles of columns run in clusters of two thread blocks, which share copies,
-      if the product's K is at least so large (inf: never).
+      if the product's K is at least this large (inf: never).
     counted_flop: with more work than this, thread blocks take tiles from a counter, which a memset clears before the
       kernel. With less, they take them in turn: some of them may end later, but there is no memset.
     gathered_columns: up to this many columns of a matrix, the kernel reads rows by index; each column of tiles reads
@@ -101,7 +101,7 @@ class MeshRules:
 class CoreRules:
     """The rules of a CPU: the choice of tiles (planner/cores.py), and which products are left to XLA (lowering.py).
 
-    step: the granularity of K slices, long enough that the partial sums cost little beside the products.
+    step: the granularity of K slices, long enough that partial sums cost little compared to the products.
     blocks_per_core: the numbers of blocks per core that are tried for the longest products; with one block for each
       core, the slowest core would decide when the call ends.
     short_k, wide_columns: products with a K of at most `short_k` and at least this many columns mostly write their
@@ -122,11 +122,11 @@ class CoreRules:
 class DotRates:
     """The measured speed of XLA's dots on a device.
 
-    rates: FLOP/s of a large dot by its arithmetic. launch: least seconds of a dot, with scaling and adding the result.
-    bandwidth: byte/s.
+    rates: FLOP/s of a large dot by its arithmetic. launch: minimum seconds of a dot, including scaling and
+    accumulation. bandwidth: byte/s.
     tiles: the output tiles that the vendor's library chooses from, as (edge, fraction of the rate); empty if small
       outputs don't leave units idle.
-    bare_launch: least seconds of a dot with nothing after it; None: that of any dot.
+    bare_launch: minimum seconds of a dot with nothing after it; None: as for any dot.
     inlined: a dot whose sizes are all at most this, or that has one row or one column, is a loop that XLA compiles into
       its program, without a call of a library. Its least time, with nothing after it, is `inlined_launch`. 0: there are
       no such loops.
@@ -148,7 +148,7 @@ class DotRates:
 class CallCosts:
     """The cost of a call in a program of dots, and the gain that it must bring (`group`, `blocksparse`).
 
-    launch: least seconds of a call; None: as for any plan (`launch_seconds`). A CPU's plans count the time of waking
+    launch: minimum seconds of a call; None: as for any plan (`launch_seconds`). A CPU's plans count the time of waking
       the thread pool, which small calls don't use.
     array: seconds for each array that is passed to the call or returned by it.
     copy: least seconds of transposing an operand for the call. XLA's dots take operands in any order of axes: mostly
@@ -188,8 +188,8 @@ class CallCosts:
 class CollectiveRate:
     """The measured speed of one of XLA's collectives among devices of one host (benchmarks/many_gpus.sh measures it).
 
-    latency: least seconds of a call. bandwidth: byte/s that a device receives; `inf` where the time of a call does not
-    depend on what it sends.
+    latency: minimum seconds of a call. bandwidth: byte/s that a device receives; `inf` where the time of a call does
+    not depend on what it sends.
     """
 
     latency: float
