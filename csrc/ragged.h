@@ -227,7 +227,7 @@ inline int ragged_half_elements(Kind kind) {
   const int line = 128 / bytes_of(arithmetic_of(kind).lhs);
   return line < 64 ? 64 : line;
 }
-// The number of elements (16 bytes) of which the lines of a pipelined kernel's operands and results must be multiples.
+// Lines of a pipelined kernel's operands and results must be multiples of this many elements (16 bytes).
 inline int pipelined_line_elements(Kind kind) { return 16 / bytes_of(arithmetic_of(kind).lhs); }
 
 // The header of the tile list: the epilogue of tiles whose group has a matrix, and the epilogue of zero tiles.

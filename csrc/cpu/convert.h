@@ -10,7 +10,7 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-// The real type of which elements and accumulators consist: a complex number is a pair of real numbers.
+// The real type of an element or accumulator: a complex number is a pair of real numbers.
 template <class E>
 struct ElementParts {
   using Number = E;

@@ -109,8 +109,8 @@ class Multiplier {
   static constexpr int64_t kFarApart = 256 << 10;
   static_assert(kMaxRowsA <= RowGroups::kMaxGroupRows);
   static constexpr int64_t kWide = 8 * kWidth;  // from this many values on, other orders of reading B and writing C may be faster
-  // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kNarrowBytesB:
-  // what a level-2 cache holds of B beside them. Measured on two Xeon cores with AVX-512 and 2 MB of level 2 each (2026-11-24,
+  // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kNarrowBytesB: the
+  // bytes of B that a level-2 cache holds next to them. Measured on two Xeon cores with AVX-512 and 2 MB of level 2 each (2026-11-24,
   // docs/design/cpu.md, P9); not measured elsewhere.
   static constexpr int64_t kNarrow = 6, kNarrowRows = 16, kNarrowBytesB = 512 << 10;
   // Up to K = kShortK, stores to C dominate: rows of C that are a multiple of 4 KB apart fall into one cache set, so only kFewRows rows are

@@ -78,7 +78,7 @@ const Finish* read_epilogue(const CpuCall& call, int32_t index, const Origin& at
   return &finish;
 }
 
-// What all products of a call have in common.
+// The properties shared by all products of a call.
 Product product_of_call(const CpuCall& call) {
   Product product{};
   product.kind = call.kind, product.out_dtype = call.out_dtype, product.may_stream = call.may_stream;

@@ -11,7 +11,7 @@ static_assert(kScaledColumns == kScaledDepth);
 // Rows of operands, and rows of the transposed result, must be multiples of these numbers of elements, in which they are read and written.
 inline constexpr int kQuantizePiece = 8, kTransposedPiece = 16;
 
-// What is quantized:
+// The quantized values:
 //   plain           x
 //   gated           row_scale activation(gate) up, where (gate, up) are both halves of the columns of sums
 //   gated_gradient  the gradient of the sums, where x is that of the gated results

@@ -1,4 +1,4 @@
-// TMA descriptors (tensor maps), encoded by the driver, and whether the device has what the kernels that use them need.
+// TMA descriptors (tensor maps), encoded by the driver, and whether the device supports the kernels that use them.
 #pragma once
 #include "dtypes.h"
 #include "gpu/arch/gpu_vendor.h"

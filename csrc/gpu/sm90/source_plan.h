@@ -30,7 +30,7 @@ struct PlanTile : TilePlace<T> {
   __device__ int cluster_depth() const { return longer_depth; }
 };
 
-// What a cluster's two finders send each other about their tiles. `columns` (B) is null if TMA does not copy it.
+// The message that a cluster's two finders exchange about their tiles. `columns` (B) is null if TMA does not copy it.
 struct TileColumns {
   const void* columns;
   int32_t row_stride, col_stride, cols, depth;

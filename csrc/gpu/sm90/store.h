@@ -5,7 +5,7 @@
 
 namespace vbgemm {
 
-// Where a warp's rows are stored, and how many elements of them exist.
+// The destination of a warp's rows, and their number of existing elements.
 struct RowsDestination {
   char* out;          // the first element of the first row
   int64_t row_bytes;  // distance between rows

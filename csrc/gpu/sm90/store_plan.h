@@ -46,7 +46,7 @@ __device__ inline void store_patches(const TilePlace<T>& place, int warp, const 
   const auto vectorizes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
   const bool vectors =
       vectorizes(place.matrix[kC]) && (!place.fused || (vectorizes(place.matrix[kSource]) && vectorizes(place.matrix[kBias])));
-  cp_async_bulk_wait_group_read();  // TMA has read what was staged there before
+  cp_async_bulk_wait_group_read();  // TMA has read the previous contents
 #pragma unroll
   for (int round = 0; round < Traits::kBlocks / kRound; ++round) {
     wave_barrier();

@@ -77,7 +77,7 @@ class LineCopy {
     }
   }
 
-  // Required between the arrival of a step's copies and this thread's visits: other threads may have copied what it visits.
+  // Required between the arrival of a step's copies and this thread's visits: other threads may have copied the vectors that it visits.
   __device__ void wait_for_visits() const {
     if (mode_ != CopyMode::vectors) block_barrier();
   }

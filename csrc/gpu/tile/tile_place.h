@@ -214,7 +214,7 @@ __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, 
   const Problem problem = load_record(address);
   const Operand x = load_record(lane == kA ? &address->a : lane == kB ? &address->b : &address->c);
 
-  // Position of the tile in its run: batch, row and column, of which the column varies fastest.
+  // Position of the tile in its run: batch, row and column; the column varies fastest.
   uint32_t index = static_cast<uint32_t>(tile) - static_cast<uint32_t>(run.first_tile), tile_y = 0, tile_x = 0;
   if (index > 0) {
     const uint32_t tiles_x = run.tiles_x > 0 ? run.tiles_x : 1, tiles_y = run.tiles_y > 0 ? run.tiles_y : 1;

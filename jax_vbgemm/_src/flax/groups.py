@@ -80,7 +80,7 @@ def typed(
 
 
 class Router(NamedTuple):
-    """How a mixture of experts chooses: the options of `jax_vbgemm.moe.route` that don't depend on a call."""
+    """A mixture's router: the options of `jax_vbgemm.moe.route` that don't depend on a call."""
 
     k: int
     normalize: bool | None

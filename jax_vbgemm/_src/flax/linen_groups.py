@@ -88,7 +88,7 @@ class HeteroLinear(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Gated experts, of which a router chooses k for each token; experts have no capacity and no token is dropped.
+    """Gated experts; a router chooses k of them for each token; experts have no capacity and no token is dropped.
 
     Equals a sum over all experts weighted by the chosen experts' probabilities, but computes only the chosen experts:
     y = sum over a token's k experts e of p[e] (activation(x gate[e]) * (x up[e])) down[e], plus a shared expert for all

@@ -24,7 +24,7 @@ _EXPERTS = (
 
 
 def hints(program: Program) -> Counter[str]:
-    """What to use in place of products of the program, and the number of these products."""
+    """The functions to use in place of products of the program, with the number of these products."""
     found: Counter[str] = Counter()
     primitives: Counter[str] = Counter()
     for node in program.nodes:
@@ -106,7 +106,7 @@ def _with_slices(program: Program) -> int:
 
 
 def _with_steps(scan: Any) -> int:
-    """The number of products of a scan's constant by what it loops over, or by slices of another constant."""
+    """The number of products of a scan's constant with its loop inputs, or with slices of another constant."""
     body = Program(scan.params["jaxpr"])
     constants, carry = compat.scan_counts(scan)
     fixed, looped = set(body.inputs[:constants]), set(body.inputs[constants + carry :])

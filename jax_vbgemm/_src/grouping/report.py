@@ -46,7 +46,7 @@ class Report:
         self._hints += hints
 
     def include(self, other: Report) -> None:
-        """Adds what the report of a part of the program has recorded."""
+        """Adds the records of the report of a part of the program."""
         self.calls += other.calls
         self.grouped += other.grouped
         self._lines += other._lines

@@ -22,7 +22,7 @@ def left_to_xla(
     x: Features, paths: Sequence[Path], dtype: Any, *, precision: Any, planner: Any, implementation: str | None
 ) -> bool:
     """Whether the map of x is left to XLA's dots, which are predicted to take less time than a call. They are more
-    launches than a call, but XLA transposes features for them, and fuses them with what surrounds them.
+    launches than a call, but XLA transposes features for them, and fuses them with the surrounding operations.
 
     False if the caller asks for a way, where the cost model does not know the products, and on a CPU. There XLA
     transposes features for its dots, which the model does not count: calls are 1.0 to 2.4 times as fast. The precision

@@ -44,7 +44,7 @@ def in_rounds(
     devices: int,
     held: Collection[int] = (),
 ) -> list[Round]:
-    """All matrices, in rounds of which at most the first one is not even.
+    """All matrices, in rounds; only the first round may be uneven.
 
     Args:
       counts: the number of matrices of each stack. An empty stack has no pieces.

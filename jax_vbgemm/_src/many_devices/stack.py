@@ -109,7 +109,7 @@ def refuse_varying(where: str, x: jax.Array, axes: MeshAxes, slices: str) -> Non
 
 
 def whole_shape(shape: Sequence[int], axis: int | None, axes: MeshAxes) -> tuple[int, ...]:
-    """The shape of the whole array, of which a device of a shard_map holds a part along the axis."""
+    """The shape of the whole array; a device of a shard_map holds a part of it along the axis."""
     whole = list(shape)
     if axis is not None and axes.manual:
         whole[axis] *= axes.size

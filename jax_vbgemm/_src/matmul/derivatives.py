@@ -87,8 +87,7 @@ def _zero(result: jax.Array) -> Any:
 def _tangents_of_sums(
     primals: Sequence[Any], tangents: Sequence[Any], results: Sequence[Any], batched: Batched, bases: Sequence[Any] = ()
 ) -> list[Any]:
-    """The tangents of `results`, whose epilogues are affine, and of which a bias has a tangent only where its sum has
-    one.
+    """The tangents of `results`. Their epilogues are affine, and a bias has a tangent only if its sum has one.
 
     If the call has targets, these are the results, and `bases` holds the tangent of each target's base or None.
     """
@@ -179,7 +178,7 @@ def _finish(
     finished: bool,
 ) -> tuple[jax.Array, Any]:
     """A result and its tangent, where `value` is the sum, or if it is `finished` the result itself."""
-    # If `value` is the result, `total` takes the place of the unknown sum, of which only shape and dtype are used.
+    # If `value` is the result, `total` takes the place of the unknown sum; only its shape and dtype are used.
     total = value.astype(accumulator(dtype))
     if not isinstance(sum_tangent, ad.Zero):
         sum_tangent = sum_tangent.astype(total.dtype)

@@ -22,8 +22,8 @@ ROW_BYTES: int = _core.VECTOR_LOAD_BYTES
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """The static part of a RaggedArray: a tree, the shapes of its leaves, and the number of elements of which the
-    length of each row is a multiple.
+    """The static part of a RaggedArray: a tree, the shapes of its leaves, and the number of elements to whose multiples
+    rows are padded.
 
     It is part of the key by which jit looks up a program at every call. As it may hold hundreds of shapes, its hash is
     computed once.

@@ -27,7 +27,7 @@ class Sum:
     shape: Shape
     dtypes: tuple[Any, Any] | None  # of both factors of each product; None: XLA computes the product
     depth: int  # the total K of the products
-    epilogue: Epilogue | None = None  # what the kernel applies to the sum
+    epilogue: Epilogue | None = None  # the epilogue that the kernel applies to the sum
     window: Window | None = None  # the window of a target into which the kernel writes it; None: an array of its own
     value: Any = None  # the result, once it is computed, if it is an array of its own
 

@@ -201,8 +201,8 @@ def _result_destinations(
     shapes: Sequence[Shape],
     factors: list[Any],
 ) -> tuple[list[Window], list[Target]]:
-    """The windows and targets of a call of which some results are written into windows of the arrays `written`, which
-    are zero elsewhere; each other result has a target of its own, after these.
+    """The windows and targets of a call that writes some results into windows of the arrays `written`, which are zero
+    elsewhere; each other result has a target of its own, after these.
 
     `shapes`: of all arrays. The bases of targets become the last factors.
     """

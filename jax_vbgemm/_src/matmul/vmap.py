@@ -144,7 +144,7 @@ def _mapped_targets(
     is_mapped: Sequence[bool],
     factors: list[Any],
 ) -> tuple[list[Window], list[Target]]:
-    """The windows and targets under vmap, of which some targets are mapped; their bases become the last factors.
+    """The windows and targets under vmap, if some targets are mapped; their bases become the last factors.
 
     A base that is not mapped, of a target that is, is broadcast. Mapped arrays have their mapped axis first.
     """

@@ -38,7 +38,8 @@ class Placement:
         ]
 
     def whole_leaves(self, name: str, tree: Any) -> list[Any]:
-        """The leaves; those of which a device of the enclosing shard_map holds a part, as the shapes of the whole."""
+        """The leaves; if a device of the enclosing shard_map holds a part of a leaf, the shape of the whole leaf
+        instead."""
         leaves: list[Any] = jax.tree.leaves(tree, is_leaf=is_ragged)
         for index, axis in self._sliced(name, tree):
             shape = whole_shape(leaves[index].shape, axis, mesh_axes(name, self.mesh_axis, self.mesh))
@@ -67,7 +68,7 @@ class Placement:
         return optax.GradientTransformation(transformation.init, update)
 
     def _sliced(self, name: str, tree: Any) -> list[tuple[int, int]]:
-        """Leaves of which a device of the enclosing shard_map holds a part, with the axis that is divided."""
+        """The leaves that are divided among devices of the enclosing shard_map, with the divided axis."""
         if self.shardings is None:
             return []
         specs = self.specs(name, tree)

@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 def parts_of(tree: Any, split: Any) -> list[list[Part] | None]:
-    """The parts of each leaf, of which a RaggedArray is one; None for a leaf that is not split.
+    """The parts of each leaf (a RaggedArray counts as one leaf); None for a leaf that is not split.
 
     split: a mapping, or a function of the path and the shape, as for `muon`.
 

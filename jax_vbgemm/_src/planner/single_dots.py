@@ -37,15 +37,15 @@ def calls_of(device: DeviceSpec) -> CallCosts:
     )  # fmt: skip
 
 
-# What a call has to gain on a GPU is chosen by whole programs on an H100 (jax 0.11.2, float32 as TF32). With clear_gain
-# 1.25 and no other rule, a training step of nequix took 25.6 ms in place of 22.0, as XLA had fused products with sides
-# of 3 to 7 (Clebsch-Gordan coefficients) with the arithmetic of edges; with calls that save 10 us by the prediction
-# 21.8 in place of 21.3. Small products with such a side are kernels of their own: a chain of block-sparse tensors took
-# 959 us with them in its calls and 1209 without, its gradient 3916 and 4626 (H200). A layer of species-wise networks
-# (FeNNol) gains 4 to 9 us by the prediction, and the whole program 1.1 to 1.2 times. The norm of a 2 x 2 PEPS with
-# bonds of 6 took 202 us with six calls and 152 without.
-# Seconds for each array of a GPU's call, of which XLA updates the address in a command buffer: estimated from one PEPS
-# on an H100, whose eleven calls have 8900 arrays and whose program took 454 us. Without command buffers it is 0.19 us.
+# The gain that a call must bring on a GPU was chosen by whole programs on an H100 (jax 0.11.2, float32 as TF32). With
+# clear_gain 1.25 and no other rule, a training step of nequix took 25.6 ms in place of 22.0, as XLA had fused products
+# with sides of 3 to 7 (Clebsch-Gordan coefficients) with the arithmetic of edges; with calls that save 10 us by the
+# prediction 21.8 in place of 21.3. Small products with such a side are kernels of their own: a chain of block-sparse
+# tensors took 959 us with them in its calls and 1209 without, its gradient 3916 and 4626 (H200). A layer of
+# species-wise networks (FeNNol) gains 4 to 9 us by the prediction, and the whole program 1.1 to 1.2 times. The norm of
+# a 2 x 2 PEPS with bonds of 6 took 202 us with six calls and 152 without. Seconds for each array of a GPU's call, of
+# which XLA updates the address in a command buffer: estimated from one PEPS on an H100, whose eleven calls have 8900
+# arrays and whose program took 454 us. Without command buffers it is 0.19 us.
 _ARRAY_OF_A_GPU = 0.05e-6
 
 

@@ -28,7 +28,7 @@ LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0, "int4"
 SIDE: int = _core.RAGGED_SCALED
 """The columns, and except in blocks of a single row the rows, of the kernel's blocks (csrc/gpu/host/quantize_launch.h).
 """
-# The number of which the kernel's columns, and the rows that it transposes, must be multiples.
+# The kernel's columns, and the rows that it transposes, must be multiples of this.
 _PIECE, _TRANSPOSED_PIECE = 8, 16
 
 
@@ -95,7 +95,7 @@ class Rounded(NamedTuple):
 
 
 class Quantization(NamedTuple):
-    """What is quantized and what is wanted; given: the operands, in order.
+    """The operands and the requested outputs of a quantization; given: the names of the operands, in order.
 
     A gate's results are row_scale activation(gate) up, in sums' dtype, where (gate, up) are both halves of the columns
     of sums. Of the gradient of the sums, x is that of these results; its partials are the sums over SIDE columns of x

@@ -36,7 +36,7 @@ def show_backends() -> None:
 
 
 def why_no_device(backend: backends.Backend) -> str:
-    """Why JAX sees no device of a backend whose module is installed."""
+    """The reason why JAX sees no device of a backend whose module is installed."""
     if backend.name == "cuda":
         assert backend.module is not None
         needed, known = backend.module.cuda_versions()

@@ -55,7 +55,7 @@ class Tuned:
     default: str | None = None
 
     def __repr__(self) -> str:
-        """The winner, what it gains over the default plan, and a line for each candidate; `print(tuned.plan)` shows the
+        """The winner, its gain over the default plan, and a line for each candidate; `print(tuned.plan)` shows the
         plan."""
         ordered = sorted(self.seconds.items(), key=lambda item: item[1])
         lines = [

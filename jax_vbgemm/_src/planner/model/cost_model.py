@@ -267,7 +267,7 @@ class Pace(NamedTuple):
         return found
 
     def steps_within(self, seconds: float) -> Ints:
-        """How many K steps fit into that time; negative where the fixed part alone takes longer."""
+        """The number of K steps that fit into a time; negative if the fixed part alone takes longer."""
         steps = np.minimum((seconds - self.fixed) / self.step, (seconds - self.shared_fixed) / self.shared_step)
         return np.floor(steps).astype(np.int64)
 

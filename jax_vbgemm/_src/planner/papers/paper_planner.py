@@ -39,6 +39,6 @@ class PaperPlanner(DraftPlanner):
         return self.tensor_sets
 
     def ordinary_sets(self, catalogue: Catalogue) -> tuple[tuple[TileKey, ...], ...]:
-        """`tile_sets` without those of which no tile is built for the arithmetic."""
+        """The `tile_sets` that have at least one tile built for the arithmetic."""
         built = {tile.key for tile in catalogue}
         return tuple(tiles for tiles in self.tile_sets if not built.isdisjoint(tiles))

@@ -240,7 +240,7 @@ class Plan:
 
     def plot(self, file: Any = None) -> Any:
         """A picture of the plan: a row for each multiprocessor (or core), a box for each block over the time that the
-        cost model predicts, its colour the tile shape, its grey part what tiles compute outside of results.
+        cost model predicts, its colour the tile shape, its grey part the multiply-adds outside of results.
 
         Args:
           file: where to save the picture, a path or an open file, in the format of its suffix; None: the figure is
@@ -372,7 +372,7 @@ class Plan:
 
     @cached_property
     def prediction(self) -> Prediction:
-        """What the cost model predicts: `seconds`, `waves` and `balance`."""
+        """The cost model's prediction: `seconds`, `waves` and `balance`."""
         return predict(ProblemSizes.of(self.problems), self.runs, self.block_first, self.catalogue, self.device)
 
     @property

@@ -53,7 +53,7 @@ class Candidate(NamedTuple):
 
 
 def options_of_kernel(sizes: ProblemSizes, kernel: str, device: DeviceSpec, catalogue: Catalogue) -> list[Option]:
-    """Each tile of the kernel, and each pair of tiles of which the smaller divides the larger. Symmetric problems are
+    """Each tile of the kernel, and each pair of tiles whose smaller one divides the larger one. Symmetric problems are
     folded in options with one tile.
     """
     tiles = catalogue.tiles_of(kernel)

@@ -18,7 +18,7 @@ from jax_vbgemm._src.planner.tables.rules import Rules
 
 ELEMENT_BYTES: Mapping[str, int] = {dtype: DTYPES[dtype].bytes for dtype in OPERANDS}
 
-# What ordinary tiles compute when tf32 or tf32x3 is requested: float32. Other arithmetics are computed as they are.
+# The arithmetic of ordinary tiles for tf32 and tf32x3 is float32; for others it is the arithmetic itself.
 PLAIN_KIND: Mapping[str, str] = {
     name: next(plain.name for plain in ARITHMETICS.values() if plain[1:] == one[1:])
     for name, one in ARITHMETICS.items()

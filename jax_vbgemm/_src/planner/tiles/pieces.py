@@ -13,7 +13,7 @@ from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, offsets
 
 
 class Pieces(NamedTuple):
-    """Single tiles, none of which spans two products, in the order of the uncut tiles.
+    """Single tiles that each belong to one product, in the order of the uncut tiles.
 
     `tiles` refer to the plan's problems and their whole K, `products` are the same tiles in terms of the rows of the
     problem table and the K of each row. `tile` is the uncut tile of a piece; the pieces of uncut tile i are [first[i],
