@@ -29,7 +29,7 @@ struct Band {
 };
 
 template <class Out, class Traits, class T>
-__device__ inline void store_bands_as(const TilePlace<T>& place, const MfmaSums<Traits>& sums, const Band<Traits>& band) {
+__device__ inline void store_bands_as(const ResolvedTile<T>& place, const MfmaSums<Traits>& sums, const Band<Traits>& band) {
 #pragma unroll
   for (int i = 0; i < Traits::kBlocksM; ++i) {
 #pragma unroll
@@ -47,7 +47,7 @@ __device__ inline void store_bands_as(const TilePlace<T>& place, const MfmaSums<
 }
 
 template <class Traits, class T>
-__device__ inline void store_bands(const TilePlace<T>& place, const MfmaSums<Traits>& sums, int row, int col,
+__device__ inline void store_bands(const ResolvedTile<T>& place, const MfmaSums<Traits>& sums, int row, int col,
                                    typename Traits::Sum* shared) {
   const Band<Traits> band{row, col, thread_index() % kWaveSize, shared};
   if (place.stores_sums()) {

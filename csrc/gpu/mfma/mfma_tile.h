@@ -11,7 +11,7 @@ namespace vbgemm {
 // The main loop. The loads of a step are in flight while the previous step is multiplied. K is walked upwards. With a K range of length 0
 // the sums remain zero.
 template <class Traits, class T>
-__device__ inline void multiply_mfma_tile(const TilePlace<T>& place, T* shared) {
+__device__ inline void multiply_mfma_tile(const ResolvedTile<T>& place, T* shared) {
   const int wave = thread_index() / kWaveSize, lane = thread_index() % kWaveSize;
   const int row = wave / Traits::kWavesN * Traits::kWaveRows, col = wave % Traits::kWavesN * Traits::kWaveCols;
   T* const shared_b = shared + Traits::A::kElements;
@@ -50,7 +50,7 @@ struct MfmaFamily {
   using Traits = MfmaTraits<kKind, kRow>;
 
   template <class Traits>
-  __device__ static void multiply(const TilePlace<Element>& place, Element* shared) {
+  __device__ static void multiply(const ResolvedTile<Element>& place, Element* shared) {
     multiply_mfma_tile<Traits>(place, shared);
   }
 };

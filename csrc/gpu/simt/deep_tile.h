@@ -162,7 +162,7 @@ __device__ inline void add_waves(const TileStage<Traits>& stage) {
 // Computes one tile. The warps take turns along K; each has the copies of its next kStages - 1 turns in flight before it waits for the
 // first.
 template <class Traits, class T>
-__device__ inline void multiply_deep(const TilePlace<T>& place, T* shared) {
+__device__ inline void multiply_deep(const ResolvedTile<T>& place, T* shared) {
   using Sum = typename Traits::Sum;
   const int thread = thread_index(), wave = thread / kWaveSize, lane = thread % kWaveSize, member = lane % Traits::kGroup;
   const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];

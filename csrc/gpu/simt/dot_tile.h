@@ -73,7 +73,7 @@ class DotReader {
 
 // Starts the copies of B's K elements from `k` on; elements after the end of K become zero. Columns outside of the tile are not written.
 template <class Traits, class T>
-__device__ inline void copy_step_b(const TilePlace<T>& place, int k, T* stage) {
+__device__ inline void copy_step_b(const ResolvedTile<T>& place, int k, T* stage) {
   const MatrixView& b = place.matrix[kB];
   const int left = place.depth - k, cols = place.cols, thread = thread_index();
   const T* const from = b.template at<const T>(k, 0);
@@ -103,7 +103,7 @@ __device__ inline void copy_step_b(const TilePlace<T>& place, int k, T* stage) {
 
 // Computes one tile.
 template <class Traits, class T>
-__device__ inline void multiply_dots(const TilePlace<T>& place, T* shared) {
+__device__ inline void multiply_dots(const ResolvedTile<T>& place, T* shared) {
   using Sum = typename Traits::Sum;
   const int wave = thread_index() / kWaveSize, lane = thread_index() % kWaveSize, depth = place.depth;
   const DotReader<Traits, T> rows(place.matrix[kA], place.rows, wave * Traits::kWaveRows);

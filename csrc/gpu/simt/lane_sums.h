@@ -40,13 +40,13 @@ struct TileStage {
   }
 
   template <class T>
-  __device__ void store(const TilePlace<T>& place) const {
+  __device__ void store(const ResolvedTile<T>& place) const {
     with_result<T>(place.result_type(), [&](auto out) __attribute__((always_inline)) { store_as<decltype(out)>(place); });
   }
 
  private:
   template <class Out, class T>
-  __device__ void store_as(const TilePlace<T>& place) const {
+  __device__ void store_as(const ResolvedTile<T>& place) const {
     if (place.fused && index(0) < kTileSums) apply_epilogue<Out>(*this, place, 0);
     write_elements<Out>(*this, place, 0);
   }

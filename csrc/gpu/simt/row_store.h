@@ -118,12 +118,12 @@ struct LocatedRowStage : RowStage<Traits, false> {
 };
 
 template <class Traits, class T>
-__device__ inline bool stores_vectors(const TilePlace<T>& place) {
+__device__ inline bool stores_vectors(const ResolvedTile<T>& place) {
   const MatrixView& c = place.matrix[kC];
   return c.access == Access::vectors && c.row_stride == place.cols && !place.fused && !place.stores_sums();
 }
 template <class T>
-__device__ inline bool stores_columns(const TilePlace<T>& place) {
+__device__ inline bool stores_columns(const ResolvedTile<T>& place) {
   return place.matrix[kC].access == Access::columns && !place.fused;
 }
 
@@ -135,7 +135,7 @@ class RowStore {
   static constexpr bool kWhole = kStored == Stored::vectors;
 
   // `place` is in shared memory. `staged` is the warp's own part of shared memory, of kStagedSums sums.
-  __device__ RowStore(const TilePlace<T>& place, int lane, Sum* staged)
+  __device__ RowStore(const ResolvedTile<T>& place, int lane, Sum* staged)
       : place_(place), stage_{staged, lane, place.cols}, rows_(place.rows) {
     const MatrixView& c = place.matrix[kC];
     const bool aligned = reinterpret_cast<uintptr_t>(c.first) % kVectorBytes == 0;
@@ -225,7 +225,7 @@ class RowStore {
     store_bytes_if<sizeof(Out)>(exists, to, &result);
   }
 
-  const TilePlace<T>& place_;
+  const ResolvedTile<T>& place_;
   RowStage<Traits, kWhole> stage_;
   int rows_;
   bool gapless_;

@@ -16,7 +16,7 @@ class RowStream {
 
   // `place` is in shared memory and is read again where it is needed, which is cheaper than holding it in registers. `ring` is the warp's
   // own shared memory, kRingElements elements.
-  __device__ RowStream(const TilePlace<T>& place, T* ring) : place_(place), ring_(ring), depth_(place.depth) {
+  __device__ RowStream(const ResolvedTile<T>& place, T* ring) : place_(place), ring_(ring), depth_(place.depth) {
     const MatrixView& a = place.matrix[kA];
     const bool aligned = reinterpret_cast<uintptr_t>(a.first) % kVectorBytes == 0;
     const bool gapless = a.row_stride == depth_ && a.col_stride == 1;
@@ -143,7 +143,7 @@ class RowStream {
     }
   }
 
-  const TilePlace<T>& place_;
+  const ResolvedTile<T>& place_;
   T* ring_;
   int depth_, stage_elements_, passes_, newest_ = 0;
   bool columns_, whole_;  // whole_: in whole 16-byte vectors
@@ -159,7 +159,7 @@ class ColumnStream {
   static_assert(kStages >= 3 && Traits::kDepth % kSteps == 0);
 
   // `row`: the first row of the warp's pass. Copies of an earlier pass must have been read by all lanes.
-  __device__ ColumnStream(const TilePlace<T>& place, T* ring, int row) : place_(place), ring_(ring), row_(row) {
+  __device__ ColumnStream(const ResolvedTile<T>& place, T* ring, int row) : place_(place), ring_(ring), row_(row) {
     const MatrixView& a = place.matrix[kA];
     const int left = place.rows - row;
     rows_ = left < 0 ? 0 : left < Traits::kWaveRows ? left : Traits::kWaveRows;
@@ -203,7 +203,7 @@ class ColumnStream {
   __device__ const T* oldest() const { return ring_ + (newest_ == kStages - 1 ? 0 : newest_ + 1) * kStageElements; }
 
  private:
-  const TilePlace<T>& place_;
+  const ResolvedTile<T>& place_;
   T* ring_;
   int row_, rows_, newest_ = 0;
   bool whole_;  // in whole 16-byte vectors

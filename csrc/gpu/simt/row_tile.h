@@ -156,7 +156,7 @@ __device__ inline void multiply_batch(const RowBatch<Traits, T>& batch, const Su
 template <class Traits, class T>
 class PartOfB {
  public:
-  __device__ PartOfB(const TilePlace<T>& place, int k) {
+  __device__ PartOfB(const ResolvedTile<T>& place, int k) {
     const MatrixView& b = place.matrix[kB];
     const int thread = thread_index(), row = thread / Traits::kCols, col = thread % Traits::kCols;
     const int rows = row < kRowsAtOnce && col < place.cols ? place.depth - k - row : 0;  // from the thread's first row on
@@ -197,7 +197,7 @@ class PartOfB {
 
 // The thread index is read again here, so that values derived from it are recomputed in each pass and not held in registers.
 template <class Traits, Stored kStored, class Products, class T>
-__device__ inline void store_rows(const TilePlace<T>& place, T* shared, int row, const Products& products) {
+__device__ inline void store_rows(const ResolvedTile<T>& place, T* shared, int row, const Products& products) {
   const int thread = thread_index();
   auto* const staged = reinterpret_cast<typename Traits::Sum*>(shared + Traits::kElementsOfB) + thread / kWaveSize * Traits::kStagedSums;
   RowStore<Traits, T, kStored, Products>(place, thread % kWaveSize, staged)(row, products);
@@ -240,12 +240,12 @@ struct RowProducts {
     stage.put(sum[i]);
   }
 
-  __device__ static void walk(const TilePlace<T>& place, T* shared);
+  __device__ static void walk(const ResolvedTile<T>& place, T* shared);
 };
 
 // Computes one tile whose A is streamed through shared memory.
 template <class Traits, class Products, Stored kStored, bool kWhole, class T>
-__device__ inline void stream_rows(const TilePlace<T>& place, RowStream<Traits, T, kWhole>& stream, T* shared) {
+__device__ inline void stream_rows(const ResolvedTile<T>& place, RowStream<Traits, T, kWhole>& stream, T* shared) {
   const int thread = thread_index(), wave = thread / kWaveSize, lane = thread % kWaveSize, rows = place.rows, depth = place.depth;
   const int passes = stream.passes();
   int row = wave * Traits::kWaveRows;
@@ -269,7 +269,7 @@ __device__ inline void stream_rows(const TilePlace<T>& place, RowStream<Traits, 
 // Computes one tile whose threads read A from global memory. If all of K fits shared memory, B is loaded once for all passes; otherwise it
 // is loaded again in every pass.
 template <class Traits, class T>
-__device__ inline void RowProducts<Traits, T>::walk(const TilePlace<T>& place, T* shared) {
+__device__ inline void RowProducts<Traits, T>::walk(const ResolvedTile<T>& place, T* shared) {
   Sum* const shared_b = reinterpret_cast<Sum*>(shared);
   const int depth = place.depth;
   const bool deep = depth > Traits::kDepth;
@@ -309,7 +309,7 @@ __device__ inline void RowProducts<Traits, T>::walk(const TilePlace<T>& place, T
 // Computes one tile with a deep K whose A is column-major, and is copied through shared memory. The next part of B is loaded while the
 // current one is multiplied. (Rivera et al., Algorithm 4, with more loads in flight than registers could hold.)
 template <class Traits, class T>
-__device__ inline void stream_columns(const TilePlace<T>& place, T* ring, T* shared) {
+__device__ inline void stream_columns(const ResolvedTile<T>& place, T* ring, T* shared) {
   using Sum = typename Traits::Sum;
   using Stream = ColumnStream<Traits, T>;
   constexpr int kVector = Traits::kVector, kPrefetchDepth = (Stream::kStages - 1) * Stream::kSteps;
@@ -364,7 +364,7 @@ __device__ inline void stream_columns(const TilePlace<T>& place, T* ring, T* sha
 }
 
 template <class Traits, class Products, class T>
-__device__ inline void multiply_rows(const TilePlace<T>& place, T* shared) {
+__device__ inline void multiply_rows(const ResolvedTile<T>& place, T* shared) {
   if constexpr (!kCdna) {
     T* const ring = shared + Traits::kSumElements + thread_index() / kWaveSize * Traits::kRingElements;
     const MatrixView& a = place.matrix[kA];

@@ -58,7 +58,7 @@ __device__ inline void multiply_step(const T* shared_a, const Right* shared_b, i
 // accumulates in the same registers, and six to eight times as many multiply-adds of a large tile have all their operands in one bank of
 // the register file and take two cycles (docs/design/kernels.md, K11). The compiler does not know that the depth is never negative.
 template <class Traits, class T, class Sum>
-__device__ inline void move_to_store_registers(const TilePlace<T>& place, Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols]) {
+__device__ inline void move_to_store_registers(const ResolvedTile<T>& place, Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols]) {
   if constexpr (std::is_same_v<Sum, float> && !kCdna && Traits::kIsLarge) {
     const uint32_t zero = static_cast<uint32_t>(place.depth >> 31);
 #pragma unroll
@@ -73,7 +73,7 @@ __device__ inline void move_to_store_registers(const TilePlace<T>& place, Sum (&
 // copies of the step that will use the stage just freed. With a K range of length 0 the sums remain zero. `Right` is the type of B's
 // elements; it has the size of A's, which is all that the copies depend on.
 template <class Traits, class Right, class T>
-__device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
+__device__ inline void multiply_tile(const ResolvedTile<T>& place, T* shared) {
   OperandCopy<T, typename Traits::A, Traits::kThreads, Traits::kPrefetchDepth> copy_a(place.matrix[kA]);
   OperandCopy<T, typename Traits::B, Traits::kThreads, Traits::kPrefetchDepth, Traits::kCopyRowsB> copy_b(place.matrix[kB]);
   int uncopied = place.depth;  // negative once the copies have run past the end of K
@@ -91,7 +91,7 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
 #pragma unroll 1
   for (int slot = 0; slot < Traits::kStages - 1; ++slot) start_step(shared + slot * Traits::kStageElements);
 
-  const GridPlace thread = grid_place<Traits>(thread_index());
+  const ThreadPosition thread = grid_place<Traits>(thread_index());
   const int thread_a = thread.row() * Traits::A::kPitch, thread_b = Traits::A::kElements + thread.col() * Traits::kColVector;
   Accumulator<T> sum[Traits::kThreadRows][Traits::kThreadCols] = {};
   T* const last_stage = shared + (Traits::kStages - 1) * Traits::kStageElements;
@@ -136,7 +136,7 @@ struct SimtFamily {
   using Traits = decltype(traits_of<T, kRow>());
 
   template <class Traits>
-  __device__ static void multiply(const TilePlace<T>& place, T* shared) {
+  __device__ static void multiply(const ResolvedTile<T>& place, T* shared) {
     if constexpr (Traits::kShape.partition == ThreadPartition::rows) {
       multiply_rows<Traits, RowProducts<Traits, T>>(place, shared);
     } else if constexpr (Traits::kShape.partition == ThreadPartition::sliced_k) {

@@ -18,7 +18,7 @@ struct PlanTraits : PipelineTraits<kMmaKind, 256, 2> {
 
 // A tile as the finder publishes it.
 template <class T>
-struct PlanTile : TilePlace<T> {
+struct PlanTile : ResolvedTile<T> {
   TileMaps* maps;      // in the workspace
   int longer_depth;    // the longer depth of the cluster's two tiles
   bool by_tma;         // TMA copies the operands; otherwise threads do

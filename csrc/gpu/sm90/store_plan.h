@@ -8,7 +8,7 @@
 namespace vbgemm {
 
 template <class Traits, class T>
-__device__ inline void store_by_tma(const CUtensorMap& map, const TilePlace<T>& place, int warp, const float (&sums)[Traits::kBlocks][4],
+__device__ inline void store_by_tma(const CUtensorMap& map, const ResolvedTile<T>& place, int warp, const float (&sums)[Traits::kBlocks][4],
                                     unsigned char* staging, int lane) {
   const RowsDestination to{nullptr, 0, place.rows - warp * 16, place.cols, map, 0, warp * 16, 0};
   const auto sum = [&](int block, int i) __attribute__((always_inline)) { return sums[block][i]; };
@@ -27,7 +27,7 @@ struct Patch {
 };
 
 template <class Out, int kWidth, class T>
-__device__ inline void store_patch(const TilePlace<T>& place, int row, int col, float* plane, int lane) {
+__device__ inline void store_patch(const ResolvedTile<T>& place, int row, int col, float* plane, int lane) {
   Planes<Patch, kWidth> mine(lane, plane);
   const int rows = min(place.rows - row, Patch::kRows);
   const int count = col + mine.col < place.cols ? max(rows - mine.row + mine.kStep - 1, 0) / mine.kStep : 0;
@@ -41,7 +41,8 @@ __device__ inline void store_patch(const TilePlace<T>& place, int row, int col, 
 }
 
 template <class Out, class Traits, class T>
-__device__ inline void store_patches(const TilePlace<T>& place, int warp, const float (&sums)[Traits::kBlocks][4], float* plane, int lane) {
+__device__ inline void store_patches(const ResolvedTile<T>& place, int warp, const float (&sums)[Traits::kBlocks][4], float* plane,
+                                     int lane) {
   constexpr int kVector = 4, kRound = Patch::kCols / 8;  // blocks of 8 columns in a patch
   const auto vectorizes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
   const bool vectors =
@@ -68,7 +69,7 @@ __device__ inline void store_patches(const TilePlace<T>& place, int warp, const 
 }
 
 template <class Traits, class T>
-__device__ inline void store_by_threads(const TilePlace<T>& place, int warp, const float (&sums)[Traits::kBlocks][4],
+__device__ inline void store_by_threads(const ResolvedTile<T>& place, int warp, const float (&sums)[Traits::kBlocks][4],
                                         unsigned char* staging, int lane) {
   static_assert(Patch::kPlane * sizeof(float) <= Traits::kStagingBytes);
   float* const plane = reinterpret_cast<float*>(staging);

@@ -87,7 +87,7 @@ __device__ inline void multiply_lines(const Piece (&x)[2][kLinesInFlight], const
 
 // sums += A B, with B in shared memory in the layout LinesB. The first loads of a step of A are in flight while the step's B is waited for.
 template <class Traits, class LinesB, bool kVectors, class T, class Mode>
-__device__ inline void add_dots(const TilePlace<T>& place, T* shared, Mode mode, Sums<Traits>& sums) {
+__device__ inline void add_dots(const ResolvedTile<T>& place, T* shared, Mode mode, Sums<Traits>& sums) {
   const MatrixView& b = place.matrix[kB];
   constexpr bool kIsKMajorB = LinesB::kKMajor;
   using Reader = TensorDotReader<Traits, T, kVectors>;
@@ -135,7 +135,7 @@ __device__ inline void add_dots(const TilePlace<T>& place, T* shared, Mode mode,
 // Computes one tile. Each way to read A and B has a loop of its own, because code that a loop does not need would cost it instruction
 // fetches.
 template <class Traits, class T>
-__device__ __forceinline__ void multiply_tensor_dots(const TilePlace<T>& place, T* shared) {
+__device__ __forceinline__ void multiply_tensor_dots(const ResolvedTile<T>& place, T* shared) {
   const MatrixView& b = place.matrix[kB];
   Sums<Traits> sums = {};
   const auto with_b = [&](auto along, auto mode) __attribute__((always_inline)) {

@@ -8,10 +8,10 @@ namespace vbgemm {
 
 // A warp's position in its thread block: its rectangle of the tile, and its K slice of each step.
 template <class Traits>
-struct WavePlace {
+struct WarpPosition {
   int row, col, slice;
 
-  __device__ explicit WavePlace(int wave)
+  __device__ explicit WarpPosition(int wave)
       : row(wave / Traits::kWavesN % Traits::kWavesM * Traits::kWaveRows),
         col(wave % Traits::kWavesN * Traits::kWaveCols),
         slice(Traits::kSplit == 1 ? 0 : wave / (Traits::kWavesN * Traits::kWavesM)) {}

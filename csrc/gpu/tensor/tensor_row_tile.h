@@ -129,7 +129,7 @@ struct TensorRowProducts {
 
   // Computes a tile whose A is not streamed through shared memory. If all of K fits, B is loaded once for all passes; otherwise it is
   // loaded again in every pass.
-  __device__ static void walk(const TilePlace<T>& place, T* shared) {
+  __device__ static void walk(const ResolvedTile<T>& place, T* shared) {
     const int depth = place.depth;
     const bool deep = depth > Traits::kDepth;
     await_previous_kernel();

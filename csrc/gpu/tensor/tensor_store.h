@@ -9,7 +9,7 @@ namespace vbgemm {
 template <class Traits>
 __device__ inline void keep_sums(const Sums<Traits>& sums, typename Traits::Sum* planes) {
   using Sum = typename Traits::Sum;
-  const WavePlace<Traits> wave(thread_index() / kLanes);
+  const WarpPosition<Traits> wave(thread_index() / kLanes);
   const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
   constexpr int kDown = Traits::kRowInterleave, kAcross = Traits::kColInterleave;
   Sum* const plane = planes + wave.slice * Traits::kPlane + wave.row * Traits::kSumPitch + wave.col;
@@ -45,7 +45,7 @@ __device__ inline void keep_transposed_sums(const Sums<Traits>& sums, typename T
   using Sum = typename Traits::Sum;
   constexpr int kAdjacent = Traits::kColInterleave;
   const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
-  Sum* const first = plane + 2 * t * Traits::kSumPitch + WavePlace<Traits>(thread_index() / kLanes).col + kAdjacent * g;
+  Sum* const first = plane + 2 * t * Traits::kSumPitch + WarpPosition<Traits>(thread_index() / kLanes).col + kAdjacent * g;
 #pragma unroll
   for (int block = 0; block < Traits::kBlocksN; ++block) {
 #pragma unroll
@@ -79,7 +79,7 @@ struct Planes {
 
   // The number of the thread's rows that lie in the tile.
   template <class T>
-  __device__ int count(const TilePlace<T>& place) const {
+  __device__ int count(const ResolvedTile<T>& place) const {
     return col < place.cols ? (place.rows - row + kStep - 1) / kStep : 0;
   }
 };
@@ -102,7 +102,7 @@ __device__ inline Vector<Sum, kWidth> total(const Vector<Sum, kWidth>& first, in
 
 // Applies the epilogue, except for its activation, to the thread's sums in `count` rows, and writes the results to the first plane.
 template <class Out, int kWidth, class Traits, class T>
-__device__ inline void scale_sums(const TilePlace<T>& place, const Planes<Traits, kWidth>& mine, int count) {
+__device__ inline void scale_sums(const ResolvedTile<T>& place, const Planes<Traits, kWidth>& mine, int count) {
   using Sum = typename Traits::Sum;
   using Sums = Vector<Sum, kWidth>;
   using OutVector = Vector<Out, kWidth>;
@@ -143,7 +143,7 @@ __device__ inline void scale_sums(const TilePlace<T>& place, const Planes<Traits
 
 // Applies the activation to the values that scale_sums wrote.
 template <int kWidth, class Traits, class T>
-__device__ inline void activate_sums(const TilePlace<T>& place, const Planes<Traits, kWidth>& mine, int count) {
+__device__ inline void activate_sums(const ResolvedTile<T>& place, const Planes<Traits, kWidth>& mine, int count) {
   using Sum = typename Traits::Sum;
   if (place.activation == Activation::none) return;
 #pragma unroll 1
@@ -155,7 +155,7 @@ __device__ inline void activate_sums(const TilePlace<T>& place, const Planes<Tra
 
 // Applies the epilogue to the sums and writes the results to the first plane.
 template <class Out, int kWidth, class Traits, class T, class Sum>
-__device__ inline void finish_sums(const TilePlace<T>& place, Sum* planes) {
+__device__ inline void finish_sums(const ResolvedTile<T>& place, Sum* planes) {
   const Planes<Traits, kWidth> mine(thread_index(), planes);
   const int count = mine.count(place);
   scale_sums<Out>(place, mine, count);
@@ -164,7 +164,7 @@ __device__ inline void finish_sums(const TilePlace<T>& place, Sum* planes) {
 
 // Stores the thread's sums in `count` rows, each as the sum of its K slices.
 template <class Out, int kWidth, class Traits, class T>
-__device__ inline void store_elements(const TilePlace<T>& place, const Planes<Traits, kWidth>& mine, int count, int slices) {
+__device__ inline void store_elements(const ResolvedTile<T>& place, const Planes<Traits, kWidth>& mine, int count, int slices) {
   using OutVector = Vector<Out, kWidth>;
   const MatrixView& c = place.matrix[kC];
   const int64_t step = int64_t{mine.kStep} * c.row_stride;
@@ -180,14 +180,14 @@ __device__ inline void store_elements(const TilePlace<T>& place, const Planes<Tr
 }
 
 template <class Out, int kWidth, class Traits, class T, class Sum>
-__device__ inline void store_planes_by(const TilePlace<T>& place, Sum* planes, int slices) {
+__device__ inline void store_planes_by(const ResolvedTile<T>& place, Sum* planes, int slices) {
   const Planes<Traits, kWidth> mine(thread_index(), planes);
   store_elements<Out>(place, mine, mine.count(place), slices);
 }
 
 // Stores the tile's transpose. Adjacent threads have adjacent rows of the tile, which are adjacent elements in a row of the transpose.
 template <class Out, class Traits, class T, class Sum>
-__device__ inline void store_mirror(const TilePlace<T>& place, const Sum* planes, int slices) {
+__device__ inline void store_mirror(const ResolvedTile<T>& place, const Sum* planes, int slices) {
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
   const int row = thread_index() % Traits::kRows;
   const int64_t row_stride = place.matrix[kC].row_stride;
@@ -203,14 +203,14 @@ __device__ inline void store_mirror(const TilePlace<T>& place, const Sum* planes
 }
 
 template <class Out, int kWidth, class Traits, class T, class Sum>
-__device__ inline void store_by(const TilePlace<T>& place, Sum* planes) {
+__device__ inline void store_by(const ResolvedTile<T>& place, Sum* planes) {
   const int slices = place.fused ? 1 : Traits::kSplit;  // the epilogue leaves its results in the first plane
   if (place.fused) finish_sums<Out, kWidth, Traits>(place, planes);
   store_planes_by<Out, kWidth, Traits>(place, planes, slices);
 }
 
 template <class Out, class Traits, class T, class Sum>
-__device__ inline void store_planes_as(const TilePlace<T>& place, Sum* planes) {
+__device__ inline void store_planes_as(const ResolvedTile<T>& place, Sum* planes) {
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
   const auto vectorizes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
   if (vectorizes(place.matrix[kC]) && (!place.fused || (vectorizes(place.matrix[kSource]) && vectorizes(place.matrix[kBias])))) {
@@ -226,7 +226,7 @@ __device__ inline void store_planes_as(const TilePlace<T>& place, Sum* planes) {
 // Like store_planes_as, for 1-byte operands, whose results may have up to four types. Code that does not depend on the type is compiled
 // once.
 template <class Traits, class T, class Sum>
-__device__ inline void store_planes_of_bytes(const TilePlace<T>& place, Sum* planes) {
+__device__ inline void store_planes_of_bytes(const ResolvedTile<T>& place, Sum* planes) {
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
   const int thread = thread_index(), slices = place.fused ? 1 : Traits::kSplit;
   const Planes<Traits, kVector> by_vectors(thread, planes);
@@ -255,7 +255,7 @@ __device__ inline void store_planes_of_bytes(const TilePlace<T>& place, Sum* pla
 }
 
 template <class Traits, class T, class Sum>
-__device__ inline void store_planes(const TilePlace<T>& place, Sum* planes) {
+__device__ inline void store_planes(const ResolvedTile<T>& place, Sum* planes) {
   if constexpr (sizeof(T) == 1) {
     store_planes_of_bytes<Traits>(place, planes);
   } else if (place.stores_sums()) {
@@ -267,7 +267,7 @@ __device__ inline void store_planes(const TilePlace<T>& place, Sum* planes) {
 
 // Whether a tile's sums are only rounded to T and stored in whole vectors. It has no branches.
 template <int kVector, class T>
-__device__ inline bool is_stored_in_vectors(const TilePlace<T>& place) {
+__device__ inline bool is_stored_in_vectors(const ResolvedTile<T>& place) {
   const MatrixView& c = place.matrix[kC];
   const bool aligned = (c.col_stride == 1) & ((c.row_stride | place.cols) % kVector == 0) &
                        (reinterpret_cast<uintptr_t>(c.first) % (kVector * sizeof(T)) == 0);
@@ -276,7 +276,7 @@ __device__ inline bool is_stored_in_vectors(const TilePlace<T>& place) {
 
 // Stores a tile's sums, using the operands' shared memory.
 template <class Traits, class T>
-__device__ inline void store_sums(const TilePlace<T>& place, const Sums<Traits>& sums, T* shared) {
+__device__ inline void store_sums(const ResolvedTile<T>& place, const Sums<Traits>& sums, T* shared) {
   typename Traits::Sum* const planes = reinterpret_cast<typename Traits::Sum*>(shared);
   block_barrier();  // all threads have read the last step's operands
   if constexpr (Traits::kTransposed) {

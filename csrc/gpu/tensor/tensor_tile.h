@@ -17,7 +17,7 @@ class WarpMma {
  public:
   using T = typename Traits::T;
 
-  __device__ explicit WarpMma(const T*) : WarpMma(WavePlace<Traits>(thread_index() / kLanes)) {}
+  __device__ explicit WarpMma(const T*) : WarpMma(WarpPosition<Traits>(thread_index() / kLanes)) {}
 
   // Nothing to do: warp-level MMAs only need the thread block's barrier.
   template <class CopyA>
@@ -48,7 +48,7 @@ class WarpMma {
   }
 
  private:
-  __device__ explicit WarpMma(const WavePlace<Traits>& wave)
+  __device__ explicit WarpMma(const WarpPosition<Traits>& wave)
       : first_a_(first_fragment<T, LinesA, false>(wave.row, wave.slice)),
         first_b_(Traits::kElementsA + first_fragment<T, LinesB, true>(wave.col, wave.slice)) {}
 
@@ -58,7 +58,7 @@ class WarpMma {
 // The main loop. The copies of kStages - 1 steps are in flight before the first step is waited for. From then on, each step starts the
 // copies of the step that will use the stage just freed. With a K range of length 0 the sums remain zero.
 template <class Traits, template <class, class, class> class Products, class LinesA, class LinesB, class T, class ModeA, class ModeB>
-__device__ inline void accumulate(const TilePlace<T>& place, T* shared, ModeA mode_a, ModeB mode_b, Sums<Traits>& sums) {
+__device__ inline void accumulate(const ResolvedTile<T>& place, T* shared, ModeA mode_a, ModeB mode_b, Sums<Traits>& sums) {
   const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
   constexpr bool kAlongA = LinesA::kKMajor, kAlongB = LinesB::kKMajor;
   LineCopy<T, LinesA, kAlongA, Traits::kThreads, Traits::kKeepsAddresses, ModeA> copy_a(a, mode_a);
@@ -118,7 +118,7 @@ struct TensorFamily {
   using Traits = decltype(traits_of<kRow>());
 
   template <class Traits>
-  __device__ __forceinline__ static void multiply(const TilePlace<Element>& place, Element* shared) {
+  __device__ __forceinline__ static void multiply(const ResolvedTile<Element>& place, Element* shared) {
     if constexpr (Traits::kShape.partition == ThreadPartition::rows) {
       multiply_rows<Traits, TensorRowProducts<Traits, Element>>(place, shared);
     } else if constexpr (Traits::kShape.partition == ThreadPartition::warp_sliced_k) {
@@ -135,7 +135,7 @@ struct TensorFamily {
   };
 
   template <class Traits>
-  __device__ __forceinline__ static void multiply_tile(const TilePlace<Element>& place, Element* shared) {
+  __device__ __forceinline__ static void multiply_tile(const ResolvedTile<Element>& place, Element* shared) {
     const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
     Modes modes{copy_mode<Element>(a, place.rows, place.depth), copy_mode<Element>(b, place.depth, place.cols)};
     if constexpr (kHasWgmma && Traits::kSuitsWgmma) {
@@ -156,7 +156,7 @@ struct TensorFamily {
   }
 
   template <class Traits, template <class, class, class> class Products>
-  __device__ __forceinline__ static void multiply_by(const TilePlace<Element>& place, Element* shared, const Modes& modes) {
+  __device__ __forceinline__ static void multiply_by(const ResolvedTile<Element>& place, Element* shared, const Modes& modes) {
     Sums<Traits> sums = {};
     // The MMA code is instantiated for each layout of the operands: it is short, and a branch inside would keep the loads from being
     // hoisted. It is also instantiated for each copy mode if both operands use that mode, or if A is transposed and B copied in vectors:

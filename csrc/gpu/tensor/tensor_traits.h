@@ -43,7 +43,7 @@ constexpr int tensor_shared_budget(Kind kind, Kernel kernel) {
 
 // Pipeline depth: how many stages of `stage_bytes` fit the shared memory budget beside `other_bytes`.
 constexpr int tensor_stages(Kind kind, Kernel kernel, int stage_bytes, int other_bytes = 0) {
-  constexpr int kPlace = 512, kMax = 8;  // kPlace: bytes for the TilePlace, which is in shared memory too
+  constexpr int kPlace = 512, kMax = 8;  // kPlace: bytes for the ResolvedTile, which is in shared memory too
   const int fit = (tensor_shared_budget(kind, kernel) - kPlace - other_bytes) / stage_bytes;
   return fit < kMax ? fit : kMax;
 }

@@ -51,7 +51,7 @@ class TransposedWarpgroupMma {
 
   __device__ explicit TransposedWarpgroupMma(T* behind_stages)
       : small_(behind_stages),
-        first_b_(Traits::kElementsA + first_fragment<T, LinesB, false>(WavePlace<Traits>(thread_index() / kLanes).col, 0)) {}
+        first_b_(Traits::kElementsA + first_fragment<T, LinesB, false>(WarpPosition<Traits>(thread_index() / kLanes).col, 0)) {}
 
   template <class CopyA>
   __device__ void prepare(const CopyA& copy_a, T* stage) {

@@ -36,7 +36,7 @@ struct AddPartialSums {
 
   struct Shared {
     SplitTile tile;
-    TilePlace<T> place;
+    ResolvedTile<T> place;
     SumVector partial[kAddThreads];          // each part's sums over its range of the K slices
     Sum result[kAddThreads * kVector];       // the finished elements of C
     int row[kAddThreads], col[kAddThreads];  // position of each vector in the tile
@@ -90,7 +90,7 @@ struct AddPartialSums {
   template <class Out>
   __device__ static void add_up(const KernelParameters& parameters, int turn, Shared& shared) {
     const SplitTile& tile = shared.tile;
-    const TilePlace<T>& place = shared.place;
+    const ResolvedTile<T>& place = shared.place;
     const Sum* const sums = static_cast<const Sum*>(parameters.sums.data) + tile.first;
     const int slices = tile.slices, parts = parts_of(slices), threads = kAddThreads / parts;  // threads in each part
     const int across = (place.cols + kVector - 1) / kVector, num_vectors = place.rows * across;

@@ -24,7 +24,7 @@ struct Location {
 
 // Applies element = activation(alpha element + beta source + bias), by two multiply-adds, to a thread's elements of one pass.
 template <class Out, class Stage, class T>
-__device__ inline void apply_epilogue(const Stage& stage, const TilePlace<T>& place, int pass) {
+__device__ inline void apply_epilogue(const Stage& stage, const ResolvedTile<T>& place, int pass) {
   using Sum = Accumulator<T>;
   constexpr int kElements = Stage::kElements, kRoom = 32 / static_cast<int>(sizeof(Sum));
   constexpr int kInFlight = kElements < kRoom ? kElements : kRoom;  // so that their loads overlap
@@ -54,7 +54,7 @@ __device__ inline void apply_epilogue(const Stage& stage, const TilePlace<T>& pl
 }
 
 template <class Out, class Stage, class T>
-__device__ inline void write_elements(const Stage& stage, const TilePlace<T>& place, int pass) {
+__device__ inline void write_elements(const Stage& stage, const ResolvedTile<T>& place, int pass) {
   // The view is copied to registers because the compiler cannot rule out that a store to C overwrites it.
   const MatrixView c = place.matrix[kC];
   const Extent tile{place.rows, place.cols};

@@ -73,14 +73,14 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
   static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({1, Traits<kHeld.row[kIndex]>::kSharedElements...});
 
   struct Shared {
-    TilePlace<T> place;
+    ResolvedTile<T> place;
     alignas(Family::kAlignment) T operands[kSharedElements];
   };
 
   // Inlined, so that the launch parameters are read from the constant bank; behind a reference they would be loaded like any other memory,
   // which is slow (docs/design/latency.md, L1).
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
-    TilePlace<T>& place = shared.place;
+    ResolvedTile<T>& place = shared.place;
     if (parameters.next_may_start) let_next_kernel_start();
     // By the warps that do not look the tile up. CDNA has no prefetch instruction.
     if (!kCdna && thread_index() >= kWaveSize) prefetch_descriptors<kThreads - kWaveSize>(parameters.plan, thread_index() - kWaveSize);

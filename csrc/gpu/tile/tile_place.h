@@ -36,13 +36,13 @@ struct TileRange {
   int32_t tile, end;
 };
 
-// The value of TilePlace::code if there is nothing to compute.
+// The value of ResolvedTile::code if there is nothing to compute.
 inline constexpr int kNoCode = -1;
 
 // A tile resolved to pointers and extents, ready to be computed: C[rows x cols] = A[rows x depth] B[depth x cols], with an epilogue where
 // `fused` is set.
 template <class T>
-struct TilePlace {
+struct ResolvedTile {
   MatrixView matrix[kMatrices];
   void* mirror;  // address of the first element of the mirror image in a symmetric C, or null
   Accumulator<T> alpha, beta;
@@ -68,7 +68,7 @@ __device__ inline int result_bytes(DType result) {
 // Ends the thread block's threads if they have no further tile. Falling through to the end of the kernel would jump over the code of other
 // tiles, and a jump costs an instruction fetch (docs/design/latency.md, L12).
 template <class T>
-__device__ inline void leave_after_last(const TilePlace<T>& place) {
+__device__ inline void leave_after_last(const ResolvedTile<T>& place) {
   if (place.range.tile + 1 >= place.range.end) leave_kernel();
 }
 
@@ -263,7 +263,7 @@ __device__ inline void transpose(TilePosition& at, Part& part, int lane) {
 // table have to be read from global memory.
 template <bool kPlain, bool kMirrors, int kFirst, class T>
 __device__ __forceinline__ void place_tile(const KernelParameters& parameters, TilePosition at, Part part, const TileExtent& extent,
-                                           bool is_slice, TilePlace<T>& place) {
+                                           bool is_slice, ResolvedTile<T>& place) {
   const Descriptors& plan = parameters.plan;
   const int lane = thread_index();
   const bool finished = !kPlain && plan.epilogues && !is_slice, optional = finished && (lane == kSource || lane == kBias);
@@ -323,7 +323,7 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, T
 // Fills in `place`, except for its walk, from a tile of the plan. The first warp of a thread block calls this. `extent_of` returns the tile
 // size of a row of the catalogue, 0 x 0 for a row that this kernel does not hold.
 template <bool kMirrors, class T, class ExtentOf>
-__device__ inline void find_tile(const KernelParameters& parameters, int index, const ExtentOf& extent_of, TilePlace<T>& place) {
+__device__ inline void find_tile(const KernelParameters& parameters, int index, const ExtentOf& extent_of, ResolvedTile<T>& place) {
   const Descriptors& plan = parameters.plan;
   const int lane = thread_index();
   if (lane == 0) place.code = kNoCode;

@@ -9,7 +9,7 @@ namespace vbgemm {
 template <class Out, class Traits, class Sum>
 __device__ inline void store_vectors(const MatrixView& c, int rows, int cols, const Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols]) {
   using OutVector = Vector<Out, Traits::kColVector>;
-  const GridPlace thread = grid_place<Traits>(thread_index());  // recomputed here, so that it takes no registers during the mainloop
+  const ThreadPosition thread = grid_place<Traits>(thread_index());  // recomputed here, so that it takes no registers during the mainloop
 #pragma unroll
   for (int i = 0; i < Traits::kThreadRows; ++i) {
     const int row = thread.row() + i * Traits::kGridRows;
@@ -34,7 +34,7 @@ struct Stage {
                        kPatch = Traits::kWaveRows * kPatchCols;              // one vector from each thread of a warp
   static constexpr int kElements = Traits::kPassRows * Traits::kThreadCols;  // per lane and pass
 
-  GridPlace thread;
+  ThreadPosition thread;
   int lane;
   Sum* region;
 
@@ -69,7 +69,7 @@ struct Stage {
 
 // For a C with unaligned rows and for tiles with an epilogue. The store's code exists once instead of once per accumulator.
 template <class Out, class Traits, class T, class Sum>
-__device__ inline void store_staged(const TilePlace<T>& place, const Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols], Sum* shared) {
+__device__ inline void store_staged(const ResolvedTile<T>& place, const Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols], Sum* shared) {
   const Stage<Traits, Sum> stage(thread_index(), shared);
   block_barrier();  // all threads have read the last step's operands
 #pragma unroll
@@ -83,7 +83,7 @@ __device__ inline void store_staged(const TilePlace<T>& place, const Sum (&sum)[
 }
 
 template <class Out, class Traits, class T, class Sum>
-__device__ inline void store_as(const TilePlace<T>& place, const Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols], T* shared) {
+__device__ inline void store_as(const ResolvedTile<T>& place, const Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols], T* shared) {
   const MatrixView& c = place.matrix[kC];
   if (takes_vectors<Out, Traits::kColVector>(c, place.cols) && !place.fused) {
     store_vectors<Out, Traits>(c, place.rows, place.cols, sum);
@@ -93,7 +93,7 @@ __device__ inline void store_as(const TilePlace<T>& place, const Sum (&sum)[Trai
 }
 
 template <class Traits, class T, class Sum>
-__device__ inline void store_tile(const TilePlace<T>& place, const Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols], T* shared) {
+__device__ inline void store_tile(const ResolvedTile<T>& place, const Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols], T* shared) {
   with_result<T>(place.result_type(),
                  [&](auto out) __attribute__((always_inline)) { store_as<decltype(out), Traits>(place, sum, shared); });
 }

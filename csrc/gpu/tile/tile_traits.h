@@ -162,7 +162,7 @@ struct TileTraits {
 };
 
 // A thread's position in the grid of threads: its warp's rectangle, and its position within it.
-struct GridPlace {
+struct ThreadPosition {
   int wave_row, wave_col, lane_row, lane_col;
 
   __device__ int row() const { return wave_row + lane_row; }
@@ -173,7 +173,7 @@ struct GridPlace {
 // shared memory then serves such a read in half the wavefronts. The bits of a lane's index are therefore, from the lowest on: one bit of
 // its column, one bit of its row, the remaining bits of its column, the remaining bits of its row.
 template <class Traits>
-__device__ inline GridPlace grid_place(int thread) {
+__device__ inline ThreadPosition grid_place(int thread) {
   constexpr int kWavesN = Traits::kGridCols / Traits::kWaveCols;
   const int lane = thread % kWaveSize, wave = thread / kWaveSize;
   return {wave / kWavesN * Traits::kWaveRows, wave % kWavesN * Traits::kWaveCols, (lane >> 1 & 1) | lane / (2 * Traits::kWaveCols) * 2,
