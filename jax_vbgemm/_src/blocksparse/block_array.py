@@ -176,7 +176,7 @@ class BlockArray(Mapping[Sector, Block]):
     def __len__(self) -> int:
         return len(self.sectors)
 
-    __eq__ = object.__eq__  # arrays have no single truth value, so tensors are equal only if they are the same object
+    __eq__ = object.__eq__  # comparing arrays gives arrays, so tensors are equal only if they are one object
     __hash__ = object.__hash__
 
     def transpose(self, axes: Sequence[int]) -> BlockArray:

@@ -81,14 +81,14 @@ def adapted(
     hidden = ragged_dot(rows, stacked(downs, columns=width), sizes, precision=precision, gather=gather)
     if min(ranks) < width:  # infinity times the zeros of the padding is NaN, which must not reach y
         hidden = only_own_columns(hidden, sizes, ranks)
-    factors = None if scales is None else _of_rows(scales, sizes, hidden)
+    factors = None if scales is None else _row_scales(scales, sizes, hidden)
     y = ragged_dot(hidden, stacked(ups, rows=width), sizes, precision=precision, row_scale=factors)
     if order is not None and slots is not None:
         y = select_rows(y, slots[:, None], order[:, None])
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
-def _of_rows(scales: Sequence[float], sizes: jax.Array, lines: jax.Array) -> jax.Array:
+def _row_scales(scales: Sequence[float], sizes: jax.Array, lines: jax.Array) -> jax.Array:
     """The scale of each line's adapter, in the accumulator's dtype; an arbitrary one for lines without an adapter."""
     end = rows_of_groups(sizes, None, lines.shape[0], len(scales)).end
     factors = jnp.array(scales, np.finfo(accumulator(lines.dtype)).dtype)

@@ -109,7 +109,7 @@ def members_of(structure: Any, shapes: Sequence[Shape], dtype: Any) -> Members:
 
 
 def row_multiple(dtype: Any) -> int:
-    """The number of elements whose multiples are multiples of ROW_BYTES."""
+    """The number of elements in ROW_BYTES, at least 1."""
     return max(1, ROW_BYTES // int(np.dtype(dtype).itemsize))
 
 

@@ -270,7 +270,7 @@ def expert_mlp(
             defined = rows_with_weights(routing.group_sizes, None, routing.order.shape[0], experts)
         # Without derivatives, tokens are not copied if the kernel reads rows by index.
         row_options = first | {"gather": (routing.rows, routing.slots)}
-        # If the second product has no bias, each row is multiplied by its probability in the first product's epilogue:
+        # For gated experts without a bias, each row is multiplied by its probability in the first product's epilogue:
         # the gradient of a probability then follows from features that the gradient of `down` needs anyway, and results
         # of experts are neither kept nor read for it.
         scales_results = bias is not None or not gated

@@ -16,7 +16,7 @@ from jax_vbgemm._src.epilogue import Activation, resolve_activation
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
 from jax_vbgemm._src.util.arguments import as_array, shown
 
-# For each name of a layer's weights: the possible names of its bias, and whether the weights are (out, in).
+# For each name of a layer's weights: the name of its bias, and whether the weights are (out, in).
 NAMES: Mapping[str, tuple[str, bool]] = {
     "kernel": ("bias", False),  # Flax
     "w": ("b", False),  # Haiku

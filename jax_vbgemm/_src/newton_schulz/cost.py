@@ -23,7 +23,8 @@ from jax_vbgemm._src.util import compat
 # Not measured: Gram matrices add rounding errors, and predictions for small batches are no more accurate than this.
 _GRAM_GAIN = 0.9
 
-# The gain for Gram matrices of all matrices; below it, square matrices keep their usual rounding.
+# The gain that justifies Gram matrices for all matrices as one batch; otherwise square matrices keep their usual
+# rounding.
 _ONE_BATCH_GAIN = 0.97
 
 Shaped = jax.Array | jax.ShapeDtypeStruct | View

@@ -13,7 +13,7 @@ from jax_vbgemm._src.optax.kronecker import Leaf
 from jax_vbgemm._src.util.mesh_axes import MeshAxes, mesh_axes
 
 # Only the ratio of times matters: a decomposition of an n x n matrix takes about n^3 operations. Assumed, not measured.
-_SECONDS_PER_CUBE = 1e-11
+_SECONDS_PER_N_CUBED = 1e-11
 
 Decomposition = Callable[..., list[jax.Array]]
 
@@ -72,7 +72,7 @@ class Devices:
             del indices, into, dtypes
             return function(parts, kind, *extras)
 
-        seconds = [_SECONDS_PER_CUBE * x.shape[-1] ** 3 for x in matrices]
+        seconds = [_SECONDS_PER_N_CUBED * x.shape[-1] ** 3 for x in matrices]
         extras = [jax.numpy.asarray(x) for x in extras]
         return divided(decompose_parts, matrices, extras, seconds, axes, held=[None] * len(matrices))
 

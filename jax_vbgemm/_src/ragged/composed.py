@@ -78,7 +78,7 @@ def gated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.
     both = product([lhs, rhs, group_sizes, *extras.values()], remaining("gates", ragged))
     value = activated(both.astype(accumulator(ragged.out_dtype)), ragged.epilogue.activation, halves=True)
     if scale is None:
-        return value.astype(ragged.out_dtype)  # rows without weights are zero, because their `up` is
+        return value.astype(ragged.out_dtype)  # rows without weights are zero, as their `up` is zero
     return _scaled(value, scale, lhs, group_sizes, extras, ragged)
 
 
