@@ -165,7 +165,7 @@ def test_the_gradient_of_weights_is_that_of_rounded_rows(sizes):
         part = slice(begin, begin + size)
         assert (np.diff(rows[part]) == 1).all()
         magnitude = np.abs(lhs[part]).T @ np.abs(rhs[part])
-        # The tensor cores add with some 14 bits.
+        # The tensor cores add with about 14 bits.
         assert (np.abs(np.asarray(gradient) - lhs[part].T @ rhs[part]) <= 2.0**-10 * magnitude + 1e-6).all()
         begin += -(-int(size) // 128) * 128
         assert (rows[part.stop : begin] == -1).all()

@@ -1,8 +1,8 @@
 """The device table: each folder of devices/ is an entry, its device.toml read into a DeviceSpec.
 
 A device.toml names an architecture of architectures.toml, or as its `base` another device of the same chip, whose
-figures it inherits (measured ones only if units and rates are the same: `_check_base`). Beside [hardware] it has only
-figures that were measured or that papers give:
+figures it inherits (measured ones only if units and rates are the same: `_check_base`). Besides [hardware] it only has
+figures that were measured or taken from papers:
 
   [costs]   seconds; else those of assumed_costs.toml
   [papers]  thresholds of the papers' planners; else derived from the architecture (`_thresholds`)
@@ -80,9 +80,9 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
 
     Raises ValueError, naming the device, for a figure that is missing or unknown.
     """
-    of_architecture = architectures()[architecture]
+    architecture_table = architectures()[architecture]
     platform = platform_of(architecture)
-    occupancy: dict[str, Any] = {key: of_architecture.get(key) for key in _OCCUPANCY}
+    occupancy: dict[str, Any] = {key: architecture_table.get(key) for key in _OCCUPANCY}
     hardware = _frozen(tables["hardware"])
     costs = _assumed_costs().get(platform, {}) | tables.get("costs", {})
     papers = _thresholds(hardware.get("units", 0), occupancy) | tables.get("papers", {})
@@ -98,7 +98,7 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
             dots=DotRates(**_frozen(tables["dots"])) if "dots" in tables else None,
             calls=CallCosts(**tables["calls"]) if "calls" in tables else None,
             collectives=tuple((key, CollectiveRate(**rate)) for key, rate in tables.get("collectives", {}).items()),
-            note=_note(architecture, of_architecture),
+            note=_note(architecture, architecture_table),
             **occupancy,
             **hardware,
             **costs,
@@ -109,13 +109,15 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
 
 
 def _note(architecture: str, table: Mapping[str, Any]) -> str:
-    """What plans for an architecture say of it, by its table."""
+    """The note for plans for an architecture, from its table."""
     if table.get("built", True):
         return ""
-    lender = table["resources"]
-    if lender == architecture:
+    resources_from = table["resources"]
+    if resources_from == architecture:
         return f"no kernels are built for {architecture}: it is described for plans only"
-    return f"no kernels are built for {architecture}: planned with the registers and shared memory of {lender}'s"
+    return (
+        f"no kernels are built for {architecture}: planned with the registers and shared memory of {resources_from}'s"
+    )
 
 
 def _entry(name: str) -> Entry:
@@ -144,7 +146,7 @@ def _tables(name: str) -> tuple[dict[str, Any], str | None]:
 def _check_base(
     name: str, base: str, hardware: Mapping[str, Any], below: Mapping[str, Any], calibration: str | None
 ) -> None:
-    """ValueError where a device would inherit what was measured with other units or rates than its own."""
+    """ValueError if a device would inherit measurements made with other units or rates than its own."""
     other = [
         key
         for key in ("units", "peak_rates", "tensor_rates")
