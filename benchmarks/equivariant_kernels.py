@@ -22,6 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from jax_vbgemm import irreps
 from options import commands, one_of
 from workloads import write_csv
 
@@ -45,7 +46,8 @@ class Row:
 
 
 def name_parts(program: str) -> None:
-    """Puts the network's functions into name scopes."""
+    """Puts the network's functions into name scopes, and those of this package that stand in for them."""
+    ours = [(irreps.TensorProduct, "__call__", "tensor product"), (irreps.LinearMap, "__call__", "linear maps")]
     parts: list[tuple[Any, str, str]]
     if program == "nequix":
         import e3nn_jax
@@ -69,7 +71,7 @@ def name_parts(program: str) -> None:
             (adapters.FullyConnectedTensorProduct, "__call__", "linear maps"),
             (adapters.SymmetricContraction, "__call__", "symmetric contraction"),
         ]  # fmt: skip
-    for owner, name, part in parts:
+    for owner, name, part in [*ours, *parts]:
         setattr(owner, name, _scoped(getattr(owner, name), part.replace(" ", "_")))
 
 
