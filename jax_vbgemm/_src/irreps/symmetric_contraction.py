@@ -59,7 +59,7 @@ class SymmetricContraction:
         if not isinstance(terms, Iterable):
             raise TypeError(f"{NAME}: terms must be tuples (weight, components of x, component, coefficient)")
         checked = [_checked(number, term, (num_weights, dim_in, dim_out)) for number, term in enumerate(terms)]
-        self.degree = max((len(factors) for _, factors, _, _ in checked), default=0)
+        self.degree = max((len(factors) for _, factors, _, _ in checked), default=1)
         products: dict[Any, int] = {}
         places = [
             products.setdefault((*sorted(factors), *[ONE] * (self.degree - len(factors)), k), len(products))
