@@ -8,7 +8,15 @@ import numpy as np
 import oracle
 import pytest
 
-from jax_vbgemm._src.irreps.monomials import _derivative, _transposed, _values, _written_out, sum_of_monomials_p
+from jax_vbgemm._src.irreps import monomials
+from jax_vbgemm._src.irreps.monomials import (
+    _derivative,
+    _on_cpu,
+    _transposed,
+    _values,
+    _written_out,
+    sum_of_monomials_p,
+)
 from jax_vbgemm.irreps import SymmetricContraction
 
 SIZES = 3, 4, 2  # weights, components of x and of the result
@@ -52,16 +60,22 @@ def test_derivatives_of_second_order():
     oracle.check_grads(jax.jit(lambda w, x: contraction(w, x, indices=indices)), (weights, x), order=2)
 
 
-def test_both_forms_of_a_sum_are_equal():
-    """Of the polynomial, of its gradient by x, and of that by weights, which adds nothing up."""
+def test_all_forms_of_a_sum_are_equal(monkeypatch):
+    """Of the polynomial, of its gradient by x, and of that by weights, which adds nothing up: written out, gathered,
+    in parts, and two rows at once."""
     polynomial = SymmetricContraction(*SIZES, TERMS)._polynomial
     by_x, by_weights = _transposed(_derivative(polynomial, 1), 2), _transposed(polynomial, 0)
     assert by_x.powers == (1, 2, 1)
     for of in (polynomial, by_x, by_weights):
         rng = np.random.default_rng(0)
         operands = [rng.standard_normal((ROWS, size, CHANNELS)) for size in of.sizes[:-1]]
-        written_out, gathered = (jax.jit(partial(form, of=of))(*operands) for form in (_written_out, _values))
-        np.testing.assert_allclose(written_out, gathered, rtol=1e-12, atol=1e-12)
+        found = [jax.jit(partial(form, of=of))(*operands) for form in (_written_out, _values)]
+        with monkeypatch.context() as patch:
+            for name, value in (("PART", 2), ("WRITTEN_OUT", 0), ("IN_CACHE", 2 * CHANNELS)):
+                patch.setattr(monomials, name, value)
+            found.append(jax.jit(partial(_on_cpu, of=of))(*operands))
+        for each in found[1:]:
+            np.testing.assert_allclose(each, found[0], rtol=1e-12, atol=1e-12)
 
 
 def test_equal_products_are_one_and_a_gradient_is_one_sum():
@@ -98,7 +112,8 @@ def test_no_rows_or_no_terms():
     assert SymmetricContraction(*SIZES, TERMS)(weights, x[:0], indices=indices[:0]).shape == (0, 2, CHANNELS)
     none = SymmetricContraction(*SIZES, [])
     gradients = jax.grad(lambda w, x: jnp.sum(none(w, x, indices=indices)), (0, 1))(weights, x)
-    assert not none(weights, x, indices=indices).any() and not any(g.any() for g in gradients)
+    assert not none(weights, x, indices=indices).any()
+    assert not any(g.any() for g in gradients)
 
 
 def test_exported_with_any_number_of_rows():
@@ -137,7 +152,10 @@ def test_explicit_axes_are_refused():
     contraction = SymmetricContraction(*SIZES, TERMS)
     weights, x, _ = arrays()
     mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Explicit,))
-    with jax.set_mesh(mesh), pytest.raises(ValueError, match=r"x is sharded over explicit mesh axes: use jax.shard_map"):
+    with (
+        jax.set_mesh(mesh),
+        pytest.raises(ValueError, match=r"x is sharded over explicit mesh axes: use jax.shard_map"),
+    ):
         contraction(weights[0], jax.device_put(x[:4], jax.P("rows")))
 
 
@@ -156,7 +174,9 @@ def test_equals_that_of_cuequivariance():
     ]
     contraction = SymmetricContraction(*(operand.num_segments for operand in operands), terms)
     rng = np.random.default_rng(0)
-    weights, x = (jnp.asarray(rng.standard_normal((n, o.num_segments, 2))) for n, o in zip((3, 5), operands, strict=False))
+    weights, x = (
+        jnp.asarray(rng.standard_normal((n, o.num_segments, 2))) for n, o in zip((3, 5), operands, strict=False)
+    )
     indices = jnp.asarray([2, 0, 1, 1, 2])
 
     def theirs(weights, x):

@@ -12,9 +12,9 @@ primitive with other monomials.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -28,7 +28,9 @@ from jax_vbgemm._src.util import compat
 
 Integers = np.ndarray[Any, np.dtype[np.int32]]
 ONE = -1  # in place of a component: the factor 1, where a monomial has fewer factors than the operand's power
-UNROLLED = 128  # monomials of a sum that is written out on a CPU: 3 to 7 times as fast, but compiled in seconds if long
+PART = 31  # XLA's GPU compiler sums less than 32 terms in one thread; more of them in a block of threads, which is slow
+WRITTEN_OUT = 128  # monomials of a sum that is written out on a CPU: 3 to 7 times as fast, but compiled in 12 ms each
+IN_CACHE = 2048  # channels of all rows that are gathered at once on a CPU
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def monomials(
     return Monomials(tuple(powers), tuple(sizes), np.ascontiguousarray(unique[kept]), summed[kept])
 
 
-@functools.lru_cache(maxsize=256)
+@lru_cache(maxsize=256)
 def _derivative(of: Monomials, operand: int) -> Monomials:
     """By an operand, times its tangent: in the operand's place if its power is 1, and else as the last operand."""
     columns = range(*of.columns(operand).indices(of.components.shape[1]))
@@ -91,7 +93,7 @@ def _derivative(of: Monomials, operand: int) -> Monomials:
     return monomials((*powers, 1), sizes, np.concatenate(moved), np.concatenate(constants))
 
 
-@functools.lru_cache(maxsize=256)
+@lru_cache(maxsize=256)
 def _transposed(of: Monomials, operand: int) -> Monomials:
     """With the cotangent in the place of an operand of power 1."""
     column, components, sizes = of.columns(operand).start, of.components.copy(), list(of.sizes)
@@ -121,23 +123,30 @@ def _abstract_eval(*operands: Any, of: Monomials) -> Any:
 
 
 def _values(*operands: jax.Array, of: Monomials) -> jax.Array:
-    dtype, (rows, _, channels) = operands[0].dtype, operands[0].shape
-    wide = accumulator(dtype)
+    """Components are gathered monomial by monomial; the sum of a component of the result has as many as its longest."""
+    dtype = operands[0].dtype
+    wide = [operand.astype(accumulator(dtype)) for operand in operands]
     chosen = _by_result(of)
-    if not chosen.size:
+    parts = [_part(wide, of, chosen[:, i : i + PART]) for i in range(0, chosen.shape[1], PART)]
+    if not parts:
+        rows, _, channels = operands[0].shape
         return jnp.zeros((rows, of.sizes[-1], channels), dtype)
-    padded = np.append(of.constants, 0.0)[chosen.reshape(-1)]
-    product = None if np.all(padded == 1) else jnp.asarray(padded, wide)[None, :, None]
-    components = np.concatenate([of.components, np.zeros_like(of.components[:1])])[chosen.reshape(-1)]
+    return sum(parts[1:], parts[0]).astype(dtype)
+
+
+def _part(operands: Sequence[jax.Array], of: Monomials, chosen: Integers) -> jax.Array:
+    """The sum of the monomials `chosen`, (components of the result, number)."""
+    (rows, _, channels), wide, flat = operands[0].shape, operands[0].dtype, chosen.reshape(-1)
+    constants = np.append(of.constants, 0.0)[flat]
+    components = np.concatenate([of.components, np.zeros_like(of.components[:1])])[flat]
+    product: Any = None if np.all(constants == 1) else jnp.asarray(constants, wide)[None, :, None]
     for i, operand in enumerate(operands):
         for component in components[:, of.columns(i)].T:
-            factor = operand.astype(wide).at[:, np.maximum(component, 0)].get(mode="promise_in_bounds")
+            factor = operand.at[:, np.maximum(component, 0)].get(mode="promise_in_bounds")
             if np.any(component == ONE):
                 factor = jnp.where(jnp.asarray(component == ONE)[None, :, None], jnp.ones((), wide), factor)
             product = factor if product is None else product * factor
-    if chosen.shape[1] > 1:
-        product = jnp.sum(product.reshape(rows, *chosen.shape, channels), axis=2)
-    return product.astype(dtype)
+    return product if chosen.shape[1] == 1 else jnp.sum(product.reshape(rows, *chosen.shape, channels), axis=2)
 
 
 def _by_result(of: Monomials) -> Integers:
@@ -151,10 +160,27 @@ def _by_result(of: Monomials) -> Integers:
     return table
 
 
-def _written_out(*operands: jax.Array, of: Monomials) -> jax.Array:
-    """`_values` as a sum of products of slices, if it is short."""
-    if len(of.constants) > UNROLLED or len(of.constants) <= of.sizes[-1]:
+def _on_cpu(*operands: jax.Array, of: Monomials) -> jax.Array:
+    """Long sums row by row, as many rows at once as keep the gathered factors in a cache; short ones written out."""
+    rows, _, channels = operands[0].shape
+    if len(of.constants) <= of.sizes[-1]:  # nothing is added up
         return _values(*operands, of=of)
+    if len(of.constants) <= WRITTEN_OUT:
+        return _written_out(*operands, of=of)
+    at_once = max(IN_CACHE // max(channels, 1), 1) if compat.is_static(operands[0].shape) else None
+    if at_once is None or rows <= at_once:
+        return _values(*operands, of=of)
+    of_row: Any = partial(_of_row, of=of)
+    result: jax.Array = jax.lax.map(of_row, operands, batch_size=at_once)
+    return result
+
+
+def _of_row(operands: Sequence[jax.Array], of: Monomials) -> jax.Array:
+    return _values(*(operand[None] for operand in operands), of=of)[0]
+
+
+def _written_out(*operands: jax.Array, of: Monomials) -> jax.Array:
+    """`_values` as a sum of products of slices."""
     dtype, (rows, _, channels) = operands[0].dtype, operands[0].shape
     wide = [operand.astype(accumulator(dtype)) for operand in operands]
     sums: list[Any] = [None] * of.sizes[-1]
@@ -208,5 +234,5 @@ ad.primitive_jvps[sum_of_monomials_p] = _jvp
 ad.primitive_transposes[sum_of_monomials_p] = _transpose
 batching.primitive_batchers[sum_of_monomials_p] = _batch
 compat.register_nan_check(sum_of_monomials_p)
-for _form, _platform in ((_values, None), (_written_out, "cpu")):
+for _form, _platform in ((_values, None), (_on_cpu, "cpu")):
     mlir.register_lowering(sum_of_monomials_p, mlir.lower_fun(_form, multiple_results=False), platform=_platform)

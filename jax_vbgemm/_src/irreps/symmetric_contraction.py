@@ -128,9 +128,19 @@ class SymmetricContraction:
         if indices is None:
             merged = jnp.broadcast_to(merged, (rows, *merged.shape))
         else:
-            merged = merged.at[_rows_of(arrays["indices"], tuple(leading), rows)].get(mode="clip")
-        operands = merged, x.astype(dtype).reshape(rows, self.dim_in, channels)
-        return sum_of_monomials(operands, self._polynomial).reshape(*leading, self.dim_out, channels)
+            chosen = _rows_of(arrays["indices"], tuple(leading), rows)
+            merged = _channels_last(merged).at[chosen].get(mode="clip")
+        operands = merged, _channels_last(x.astype(dtype).reshape(rows, self.dim_in, channels))
+        y = _channels_last(sum_of_monomials(operands, self._polynomial))
+        return y.reshape(*leading, self.dim_out, channels)
+
+
+def _channels_last(x: jax.Array) -> jax.Array:
+    """x (rows, components, channels) with neighbouring channels side by side in memory, as threads read them. XLA might
+    leave it in the order that a transposition before or after it has."""
+    rows, components, channels = x.shape
+    flat: jax.Array = jax.lax.optimization_barrier(x.reshape(rows, components * channels))
+    return flat.reshape(rows, components, channels)
 
 
 def _rows_of(indices: jax.Array, leading: tuple[int, ...], rows: int) -> jax.Array:
