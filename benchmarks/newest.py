@@ -12,6 +12,7 @@ from typing import Any
 
 from newest_experts import eight_bits, experts, mixed, moe_peers
 from newest_files import NEVER, duration, rows_of, table
+from newest_lists import best_peers
 from newest_optimizers import devices, muon, muon_errors, muon_iterations, muon_losses
 from newest_uses import draw, headline, overview, traced
 
@@ -197,6 +198,7 @@ REGIONS: dict[str, tuple[Sequence[Path], Callable[[], list[str]]]] = {
     "overview": ([DOCS / "speed.md"], overview),
     "traced": ([DOCS / "speed.md"], traced),
     "loop": ([DOCS / "speed.md"], loop),
+    "best_peers": ([DOCS / "speed.md"], best_peers),
     "muon": ([DOCS / "guides" / "optax.md"], muon),
     "muon_errors": ([DOCS / "guides" / "optax.md"], muon_errors),
     "muon_losses": ([DOCS / "guides" / "optax.md"], muon_losses),
