@@ -143,8 +143,10 @@ int run(const std::vector<std::string>& words) {
       refuse("unknown option " + option + " " + value);
   }
   if (precisions.empty()) precisions = {"bf16", "tf32"};
+  const std::vector<Workload> workloads = read_workloads(words[0]);
+  if (workloads.empty()) refuse("no line NAME M N K in " + words[0]);
   bool right = true;
-  for (const Workload& workload : read_workloads(words[0])) {
+  for (const Workload& workload : workloads) {
     if (workload.name.find(filter) == std::string::npos) continue;
     for (const std::string& precision : precisions) {
       right &=

@@ -124,6 +124,7 @@ def programs() -> list[str]:
     titles = {
         "nequix": "nequix, 16,384 edges", "mace": "mace-jax, 16,384 edges",
         "fennol": "FeNNol, networks by element", "qwen3": "tunix, Qwen3's experts",
+        "gemma4": "tunix, Gemma 4's experts",
         "peps": "quimb and symmray, PEPS", "experts": "stand-in: loop over experts", "lora": "stand-in: adapters",
         "species": "stand-in: networks by element", "blocks": "stand-in: matrix product state",
         "messages": "stand-in: messages of an equivariant network", "mlp": "stand-in: dense layers",

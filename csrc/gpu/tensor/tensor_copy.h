@@ -251,20 +251,32 @@ class LineCopy {
     return count > 2 * kWord + 1 ? word : count > 2 * kWord ? word & 0xffffu : 0;
   }
 
-  // Each thread shifts the vectors that it has copied. A line belongs to one warp, so that the warp's barriers are enough.
+  // A warp shifts the lines that it has copied, those of two copies at a time. A lane shifts two adjacent vectors of a line, for which it
+  // reads three: with a vector for each lane, every vector would be read twice. Lines that begin at a multiple of 16 bytes stay as they
+  // are, unless elements behind their end have to become zero. Shared memory is what bounds tiles of such rows.
   __device__ void shift_vectors(T* shared, int items) const {
-    static_assert(kLanes % ByVectors::kAcross == 0);
-    const int shift = this->shift();
-    const int thread = this->thread();
+    constexpr int kHalf = kLanes / 2, kPairs = ByVectors::kAcross / 2;  // kPairs: of vectors in a line
+    static_assert(kLanes % ByVectors::kAcross == 0 && ByVectors::kAcross % 2 == 0);
+    const int thread = this->thread(), lane = thread % kLanes, second = lane / kHalf;
+    const int line = (thread - lane) / ByVectors::kAcross + lane % kHalf / kPairs, item = lane % kPairs * (2 * kVectorItems);
+    const uint32_t first = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from_.first) / kBytes);
+    const int shift = static_cast<int>((first + line * static_cast<uint32_t>(line_stride())) % kVectorItems);
+    const bool changes = shift > 0 || items < Lines::kItems;
     wave_barrier();
 #pragma unroll
-    for (int i = 0; i < ByVectors::kCopies; ++i) {
-      Piece* const piece = reinterpret_cast<Piece*>(place_of<ByVectors>(shared, thread, i));
-      const Piece low = *piece, high = *reinterpret_cast<const Piece*>(place_of<ByVectors>(shared, thread, i, kVectorItems));
+    for (int i = 0; i < ByVectors::kCopies; i += 2) {
+      const bool mine = changes && (ByVectors::kCopies % 2 == 0 || i + second < ByVectors::kCopies);
+      Piece* const pieces = reinterpret_cast<Piece*>(shared + Lines::at(line, item, (i + second) * ByVectors::kStep));
+      Piece piece[3] = {};
+      if (mine) piece[0] = pieces[0], piece[1] = pieces[1], piece[2] = pieces[2];
       wave_barrier();
-      Piece result = shifted_vector(low, high, shift);
-      if (items < Lines::kItems) result = first_items(result, items - ByVectors::item(thread));
-      *piece = result;
+      if (!mine) continue;
+      Piece low = shifted_vector(piece[0], piece[1], shift), high = shifted_vector(piece[1], piece[2], shift);
+      if (items < Lines::kItems) {
+        low = first_items(low, items - item);
+        high = first_items(high, items - item - kVectorItems);
+      }
+      pieces[0] = low, pieces[1] = high;
     }
   }
 
