@@ -111,14 +111,12 @@ def networks() -> list[str]:
         for row in rows_of(name):
             found.setdefault((f"`{row['program']}`, {row['step']}", device), {})[row["variant"]] = row
 
-    def cell(row: dict[str, str]) -> str:
-        return f"{float(row['after_us']):.0f} ({float(row['ratio']):.2f})"
-
-    lines = [
-        (title, device, f"{float(ways['group']['before_us']):.0f}", cell(ways["group"]), cell(ways["networks"]))
-        for (title, device), ways in sorted(found.items(), key=lambda item: item[0][0])
-        if "networks" in ways
-    ]
+    lines = []
+    for (title, device), ways in sorted(found.items(), key=lambda item: item[0][0]):
+        if "networks" in ways:
+            before = ways["group"]["before_us"]
+            cells = (_after(ways[name], before) for name in ("group", "networks"))
+            lines.append((title, device, f"{float(before):.0f}", *cells))
     return table(("program", "device", "loop", "`group`", "`networks`"), lines)
 
 
@@ -136,22 +134,24 @@ def programs() -> list[str]:
     for row in rows_of("h200_whole_programs.csv"):
         found.setdefault((row["program"], row["step"]), {})[row["variant"]] = row
 
-    def cell(row: dict[str, str], name: str, before: str) -> str:
-        of = "" if row["before_us"] == before else f", of {float(row['before_us']):.0f}"  # measured another day
-        return f"{name}{float(row['after_us']):.0f} ({float(row['ratio']):.2f}{of})"
-
     lines = []
     for (program, step), variants in sorted(found.items(), key=lambda item: list(titles).index(item[0][0])):
         rows = list(variants.values())
         before = rows[0]["before_us"]
         compiled = [float(rows[0]["before_compile_s"]), *(float(row["after_compile_s"]) for row in rows)]
-        special = ", ".join(cell(row, f"`{name}` ", before) for name, row in variants.items() if name != "group")
-        group = cell(variants["group"], "", before) if "group" in variants else ""
+        special = ", ".join(f"`{name}` {_after(row, before)}" for name, row in variants.items() if name != "group")
+        group = _after(variants["group"], before) if "group" in variants else ""
         lines.append((
             f"{titles[program]}, {step}", f"{float(before):.0f}", group or "-", special or "-",
             ", ".join(f"{s:.1f}" for s in compiled),
         ))  # fmt: skip
     return table(("program", "before", "`group`", "by the function for it", "compilation (s)"), lines)
+
+
+def _after(row: dict[str, str], before: str) -> str:
+    """The time of a whole program and what it gains, of another time than `before` if it was measured another day."""
+    of = "" if row["before_us"] == before else f", of {float(row['before_us']):.0f}"
+    return f"{float(row['after_us']):.0f} ({float(row['ratio']):.2f}{of})"
 
 
 def layers() -> list[str]:

@@ -304,7 +304,9 @@ def mace(size: str) -> list[Case]:
     from e3nn_jax import Irreps
     from flax import nnx
     from mace_jax.adapters.cuequivariance.linear import Linear
+    from mace_jax.adapters.cuequivariance.symmetric_contraction import SymmetricContraction
     from mace_jax.adapters.cuequivariance.tensor_product import TensorProduct
+    from mace_jax.adapters.cuequivariance.utility import ir_mul_to_mul_ir
     from mace_jax.modules import blocks, models
     from mace_jax.modules.wrapper_ops import CuEquivarianceConfig
 
@@ -370,9 +372,28 @@ def mace(size: str) -> list[Case]:
         given = [(path.indices[1], path.indices[2], path.coefficients) for path in paths]
         return irreps.TensorProduct(self.irreps_in1_o3, self.irreps_in2_o3, given)(x, y, weights)
 
+    def contraction(self: Any, x: Any, attributes: Any) -> Any:
+        """The layer's symmetric contraction, with the terms of its descriptor; an atom has one species."""
+        polynomial, mul = self.descriptor.polynomial, self.mul
+        sizes = [operand.num_segments for operand in polynomial.operands]
+        terms = [
+            (weight, components, component, coefficient)
+            for _, of_degree in polynomial.operations
+            for (weight, *components, component), coefficient in zip(
+                of_degree.indices, of_degree.stacked_coefficients, strict=True
+            )
+        ]
+        x = x.reshape(len(x), mul, -1).swapaxes(1, 2) if self.input_layout == "mul_ir" else x.reshape(len(x), -1, mul)
+        weights = self._project_basis_weights(self.weight[...], x.dtype)
+        species = attributes if attributes.ndim == 1 else attributes.argmax(1)
+        y = irreps.SymmetricContraction(*sizes, terms)(weights, x, indices=species)
+        return ir_mul_to_mul_ir(y.reshape(len(x), -1), Irreps(self.irreps_out_o3_str))
+
     def variants(function: Any) -> dict[str, Any]:
         products = replaced(function, TensorProduct, "_channelwise_apply", product)
-        return {"tensor_product": products, "irreps": replaced(products, Linear, "__call__", linear)}
+        contractions = replaced(products, SymmetricContraction, "__call__", contraction)
+        linears = replaced(contractions, Linear, "__call__", linear)
+        return {"tensor_product": products, "symmetric_contraction": contractions, "irreps": linears}
 
     args = weights, positions
     return [Case("forces", forces, args, variants(forces)), Case("training", training, args, variants(training))]
