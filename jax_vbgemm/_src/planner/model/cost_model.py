@@ -19,7 +19,7 @@ from jax_vbgemm._src.native.arithmetic import FLOAT8
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.planner.tables.device_table import calibration_file
+from jax_vbgemm._src.planner.tables.device_table import calibration_files
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, tile_counts
 from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored, tiles_computed
 from jax_vbgemm._src.problem import ProblemSizes
@@ -389,12 +389,14 @@ _CALIBRATED_AS = {"float16": "bfloat16"} | dict.fromkeys(FLOAT8, "float8_e4m3fn"
 
 @lru_cache(maxsize=8)
 def _calibration_table(device: str) -> Mapping[tuple[str, str, int], tuple[float, ...]]:
-    """A device's calibration.csv: (kind, tile, threads) -> `CALIBRATED` in seconds."""
-    with calibration_file(device).open(newline="") as file:
-        return {
-            (row["kind"], row["tile"], int(row["threads"])): tuple(1e-9 * float(row[name]) for name in CALIBRATED)
-            for row in csv.DictReader(file)
-        }
+    """A device's calibration: (kind, tile, threads) -> `CALIBRATED` in seconds."""
+    table: dict[tuple[str, str, int], tuple[float, ...]] = {}
+    for path in calibration_files(device):
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                key = row["kind"], row["tile"], int(row["threads"])
+                table[key] = tuple(1e-9 * float(row[name]) for name in CALIBRATED)
+    return table
 
 
 def _cpu_tiles(sizes: ProblemSizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> Floats:

@@ -12,7 +12,8 @@ figures that were measured or taken from papers:
   [rules]   rules.Rules, [ragged] rules.RaggedRules, [mesh] rules.MeshRules, [cores] rules.CoreRules; else none
   [boards]  by device_kind, the figures of [hardware] in which a board differs
 
-A calibration.csv beside it has the cost model's coefficients; without one, that of `base` is used.
+A calibration.csv beside it has the cost model's coefficients of tiles that were measured on the device. Those of other
+tiles are of `base`.
 """
 
 import tomllib
@@ -68,6 +69,13 @@ def entries() -> Mapping[str, Entry]:
 def calibration_file(device: str) -> Path:
     """The path of a device's calibration file, which may not exist."""
     return FOLDER / device / "calibration.csv"
+
+
+def calibration_files(device: str) -> list[Path]:
+    """The calibration files of a device, whose rows replace those of the files before: its base's, and its own."""
+    base = _read(FOLDER / device / "device.toml").get("base")
+    own = calibration_file(device)
+    return (calibration_files(base) if base else []) + ([own] if own.exists() else [])
 
 
 def platform_of(architecture: str) -> Any:
