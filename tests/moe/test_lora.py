@@ -128,7 +128,7 @@ def test_adapters_of_experts_on_two_devices():
         lambda *a: on_device(*a, mesh_axis="expert"), mesh=mesh, in_specs=(P,) * 5, out_specs=P
     )  # fmt: skip
     given = x, logits, gate_up, GIVEN["down"], lora
-    np.testing.assert_allclose(jax.jit(spread)(*given), on_device(*given), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(jax.jit(spread)(*given), jax.jit(on_device)(*given), rtol=1e-12, atol=1e-12)
 
 
 A, B = adapter(GIVEN, "both")
