@@ -35,8 +35,8 @@ from jax_vbgemm._src.planner import entry
 # JAX keeps what it has traced and compiled: collections find little, and took a fifth of the time of reading the tests.
 gc.set_threshold(100_000, 20, 50)
 
-# Most of the time in which a small program is lowered is that of making a context of MLIR. Later versions of JAX take one
-# again by themselves.
+# Most of the time in which a small program is lowered is that of making a context of MLIR. Later versions of JAX use a
+# context several times by themselves.
 if version("jax").startswith("0.10."):
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
