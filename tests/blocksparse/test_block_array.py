@@ -19,7 +19,9 @@ SIZES = {-1: 3, 0: 5, 1: 4}
 def blocks_of(ndim, seed, dtype="float64"):
     rng = np.random.default_rng(seed)
     sectors = [sector for sector in itertools.product(SIZES, repeat=ndim) if abs(sum(sector)) <= 1]
-    return {s: jnp.asarray(rng.standard_normal([SIZES[charge] for charge in s]), dtype) for s in sectors}
+    shapes = {sector: [SIZES[charge] for charge in sector] for sector in sectors}
+    turn = np.exp(1j) if np.dtype(dtype).kind == "c" else 1
+    return {s: jax.device_put((turn * rng.standard_normal(shape)).astype(dtype)) for s, shape in shapes.items()}
 
 
 @functools.partial(jax.jit, static_argnums=1)
