@@ -12,7 +12,8 @@ from jax_vbgemm._src.matmul.call import bind, with_windows
 from jax_vbgemm._src.matmul.epilogues import with_epilogues
 from jax_vbgemm._src.matmul.factors import paired, products
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
-from jax_vbgemm._src.matmul.sums import sums_of_products
+from jax_vbgemm._src.matmul.scaled_products import has_scaled, scaled_gemm
+from jax_vbgemm._src.matmul.sums import NAME, sums_of_products
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import DeviceSpec, Plan, Planner, device_spec, kind_of, plan_problems, resolve_planner
 from jax_vbgemm._src.problem import Problem, problems_of
@@ -90,6 +91,20 @@ def batched_matmul(
       >>> queries.shape, values.shape
       ((4, 10, 3), (4, 10, 9))
     """
+    if has_scaled(As, Bs):
+        return scaled_gemm(
+            "batched_matmul",
+            As,
+            Bs,
+            transpose_a=transpose_a,
+            transpose_b=transpose_b,
+            symmetric=symmetric,
+            into=into,
+            precision=precision,
+            preferred=preferred_element_type,
+            planner=planner,
+            implementation=implementation,
+        )
     call = products(
         "batched_matmul",
         *paired("batched_matmul", As, Bs),
@@ -162,6 +177,25 @@ def batched_gemm(
       >>> [C.tolist() for C in vb.batched_gemm(As, Bs, bias=biases, activation="relu")]
       [[[0.0, 4.0], [0.0, 4.0]], [[2.0]]]
     """
+    if has_scaled(As, Bs):
+        return scaled_gemm(
+            "batched_gemm",
+            As,
+            Bs,
+            Cs,
+            alpha=alpha,
+            beta=beta,
+            bias=bias,
+            activation=activation,
+            transpose_a=transpose_a,
+            transpose_b=transpose_b,
+            symmetric=symmetric,
+            into=into,
+            precision=precision,
+            preferred=preferred_element_type,
+            planner=planner,
+            implementation=implementation,
+        )
     call = products(
         "batched_gemm",
         *paired("batched_gemm", As, Bs),
@@ -231,6 +265,8 @@ def batched_matmul_sum(
       >>> [C.tolist() for C in vb.batched_matmul_sum(As, Bs, [0, 0, 1, 1])]
       [[[4.0, 4.0], [4.0, 4.0]], [[7.0], [7.0]]]
     """
+    if has_scaled(As, Bs):
+        raise TypeError(f"{NAME}: As or Bs has a Scaled: batched_matmul and batched_gemm take Scaled factors")
     call = sums_of_products(
         As,
         Bs,
