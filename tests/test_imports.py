@@ -27,6 +27,7 @@ ROOMS = [
     "_src.scaled",
     "_src.ragged",
     "_src.matmul.scaled_products",  # hands some products to ragged_dot
+    "_src.matmul.gram",
     "_src.matmul.api",
     "_src.exchange",
     "_src.grouping",

@@ -217,12 +217,11 @@ def test_the_choice_says_why():
     assert choice(alone=False) == "sums: scales hold for all of K, and all products are one call"
     assert choice(along_k, alone=False) == "narrow: scales change along K"
     assert choice(along_k, ("float8_e5m2", "float8_e4m3fn")) == "narrow: scales change along K"
-    assert choice(kinds=("bfloat16", "int4")) == "narrow: weights are widened in registers"
+    assert choice(kinds=("bfloat16", "int4")) == "narrow: one factor has no scales"
     assert "a100 has no pipelined kernel" in choice(target="a100")
     assert choice(along_k, target="a100").startswith("wide: scales change along K, and a100 has no pipelined kernel")
     assert "no multiples of 16" in choice(n=33)
     assert "with transpose_b" in choice(transpose_b=False)
-    assert "half of a symmetric result" in choice(lhs=(3, 32, 256), symmetric=True)
     assert "has no rows of its own for each matrix" in choice(lhs=(1, 20, 256))
     assert "these dtypes and blocks" in choice(((1, 32), (1, 32)))
     assert choice(kinds=("int4", "int4")).startswith("wide: no kernel multiplies int4 by int4")
@@ -238,6 +237,21 @@ def test_sums_of_int8_at_the_bound_of_int32():
     )
     found = vb.batched_matmul([a, b], [a, b], transpose_b=True, preferred_element_type=np.float32)
     np.testing.assert_array_equal(np.ravel(found), np.float32([16384 * (2**17 - 1), 2**31]))
+
+
+def test_sums_without_scales_are_not_taken_for_symmetric():
+    """Each kernel may compute half of a symmetric result: of products of the numbers, not of the values."""
+    for blocks, symmetric in (((1, -1), (1, -1)), False), (((1, 32), (1, 32)), True):
+        a, _ = stacked(blocks=blocks, lhs=(40, 64))
+        sign = jnp.where(jnp.arange(40) % 2 == 0, 1, -1)[:, None]
+        b = vb.Scaled(a.values * sign.astype(np.int8), a.scales * sign.astype(np.float32), a.block)
+
+        def product(a, b):
+            return vb.batched_matmul([a], [b], transpose_b=True, symmetric=True)
+
+        assert_products(product(a, b), [a], [b], jnp.bfloat16, transpose_b=True)
+        (call,) = (eqn for eqn in jax.make_jaxpr(product)(a, b).eqns if eqn.primitive.name == "batched_matmul")
+        assert [term.symmetric for term in call.params["batched"].terms] == [symmetric]
 
 
 def test_dot_algorithms_of_float8():
@@ -276,6 +290,8 @@ def test_errors():
     raises(ValueError, r"into\[0\] is float64\(4, 5\) but result\[0\] is bfloat16\(4, 5\)", [a], [b], transpose_b=True,
            into=[vb.View(jnp.ones((4, 5)), (4, 5))])  # fmt: skip
     raises(ValueError, "implementation must be None", [a], [b], transpose_b=True, implementation="fast")
+    with pytest.raises(TypeError, match="batched_gram: Xs has a Scaled: batched_matmul and batched_gemm take Scaled"):
+        vb.batched_gram([a])
     raises(TypeError, "batched_matmul and batched_gemm take Scaled", [a], [b], vb.batched_matmul_sum, out=[0])
     wrong = jax.tree.map(lambda x: x[:3], a)
     wrong = jax.tree.unflatten(jax.tree.structure(a), [wrong.values, a.scales])

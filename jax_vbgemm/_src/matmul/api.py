@@ -53,6 +53,11 @@ def batched_matmul(
         where the call has x, and the gradient with respect to x, once. A shared array is never split into matrices. A
         shared array of rank 3 or more whose leading axis is as long as the other tree has leaves (and not 1) could be
         meant as a stack of matrices and is refused: write `[x] * n` or `list(x)`.
+        A leaf may be `Scaled`, on one side or on both, in blocks of any size. Two of them have a bfloat16 result unless
+        preferred_element_type says otherwise; one beside floats of 16 bits or more is converted to their dtype. On a
+        GPU 8-bit numbers are multiplied as they are where scales hold for all of K, and by a kernel of `ragged_dot`
+        where it has one: for scales in blocks along K, for weights alone in 8 or 4 bits, and for a single product, all
+        with `transpose_b` and without `transpose_a`. All others are widened.
       transpose_a, transpose_b: swap the last two axes of the operand; a bool or a prefix pytree of bools.
       symmetric: the caller guarantees that result i is symmetric, as X X^T is. A kernel may then compute half of the
         result and store the transpose in the other half. A bool or a prefix pytree of bools. Derivatives are the same
@@ -73,7 +78,8 @@ def batched_matmul(
     Raises:
       ValueError: the structures differ, shapes don't fit, a symmetric result is not square, dtypes differ under strict
         promotion, a window reaches past its buffer or overlaps another one of `into`, an operand is sharded over an
-        explicit mesh axis, or an option is unknown; the message names the leaf and the rule.
+        explicit mesh axis, a Scaled is beside integers or 8-bit floats, or an option is unknown; the message names the
+        leaf and the rule.
       TypeError: a leaf is not an array, a flag not a bool, a planner not callable, or an option of a wrong type.
       NotImplementedError: implementation="kernel" where there is no kernel.
 

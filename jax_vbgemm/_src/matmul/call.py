@@ -5,6 +5,7 @@
     epilogues.py   adds alpha, beta, C, bias and activation
     with_windows   adds the windows into which results are written
     bind           binds the primitive
+    placed         puts results that have been computed in other ways where bind puts its own
 
 Each step takes a Call and returns another one.
 """

@@ -86,34 +86,27 @@ def choose(product: Product, precision: Any, *, alone: bool) -> Choice:
     lhs, rhs, flags, sizes, _ = product
     if not compat.is_static((*sizes.result, sizes.k)) or 0 in (*sizes.result, sizes.k):
         return Choice("wide", "a size is 0 or symbolic")
+    what = "one factor has no scales"
+    if product.are_scaled:
+        if arithmetic_of(lhs.dtype.name, rhs.dtype.name) is None:
+            return Choice("wide", f"no kernel multiplies {lhs.dtype} by {rhs.dtype}")
+        of_lhs, of_rhs = -2 if flags.transpose_a else -1, -1 if flags.transpose_b else -2
+        if lhs.scales.shape[of_lhs] == rhs.scales.shape[of_rhs] == 1:
+            lacks = _why_not_narrow(product, precision) if alone else "all products are one call"
+            if not lacks:
+                return Choice("narrow", "it is the only product of the call")
+            if lhs.dtype == np.int8 and sizes.k > LONGEST_INT8:
+                return Choice("wide", f"int32 does not hold all sums of {sizes.k} products of int8")
+            return Choice("sums", f"scales hold for all of K, and {lacks}")
+        what = "scales change along K"
     lacks = _why_not_narrow(product, precision)
-    if not product.are_scaled:
-        return Choice("wide", lacks) if lacks else Choice("narrow", "weights are widened in registers")
-    if arithmetic_of(lhs.dtype.name, rhs.dtype.name) is None:
-        return Choice("wide", f"no kernel multiplies {lhs.dtype} by {rhs.dtype}")
-    blocks_along_k = (
-        lhs.scales.shape[-2 if flags.transpose_a else -1],
-        rhs.scales.shape[-1 if flags.transpose_b else -2],
-    )
-    if blocks_along_k != (1, 1):
-        return (
-            Choice("wide", f"scales change along K, and {lacks}")
-            if lacks
-            else Choice("narrow", "scales change along K")
-        )
-    if alone and not lacks:
-        return Choice("narrow", "it is the only product of the call")
-    if lhs.dtype == np.int8 and sizes.k > LONGEST_INT8:
-        return Choice("wide", f"int32 does not hold all sums of {sizes.k} products of int8")
-    return Choice("sums", f"scales hold for all of K, and {lacks or 'all products are one call'}")
+    return Choice("wide", f"{what}, and {lacks}") if lacks else Choice("narrow", what)
 
 
 def _why_not_narrow(product: Product, precision: Any) -> str | None:
     """Why no kernel of `ragged_dot` multiplies the factors as they are on the device for which the program is traced;
     None where one does."""
     lhs, rhs, flags, sizes, preferred = product
-    if flags.symmetric:
-        return "the kernel of all products computes half of a symmetric result"
     if flags.transpose_a or not flags.transpose_b or not is_scaled(rhs):
         return "kernels of 8 bits read lhs (m, k), and rhs, which is Scaled, (n, k) with transpose_b"
     batch = rhs.shape[:-2]
@@ -276,12 +269,13 @@ def _results(
     epilogues = call.epilogues or (Epilogue(),) * count
     results: list[Any] = [None] * count
     bound = [i for i in range(count) if i not in special or special[i].choice.how != "narrow"]
+    unscaled = {i for i, decision in special.items() if decision.choice.how == "sums"}
     if bound:
         rest = call._replace(
             structure=jax.tree.structure(bound),
-            # A symmetric result need not have symmetric sums.
             terms=tuple(
-                call.terms[i]._replace(out=out, symmetric=call.terms[i].symmetric and i not in special)
+                # A result may be symmetric although its sums before they have scales are not.
+                call.terms[i]._replace(out=out, symmetric=call.terms[i].symmetric and i not in unscaled)
                 for out, i in enumerate(bound)
             ),
             shapes=tuple(call.shapes[i] for i in bound),
@@ -301,7 +295,7 @@ def _results(
             dtype = decision.dtype if epilogue == Epilogue() else wide
             results[i] = _narrow(decision.product, dtype, precision, implementation)
         total = results[i].astype(wide)
-        if decision.choice.how == "sums":
+        if i in unscaled:
             total = _times_scales(total, decision.product)
         operands = {key: call.operands[key] for key in epilogue.operands()}
         arrays = {key: as_argument(dense(x.array), x.shape, x.dtype) for key, x in operands.items()}
