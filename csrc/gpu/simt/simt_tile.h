@@ -74,8 +74,8 @@ __device__ inline void move_to_store_registers(const ResolvedTile<T>& place, Sum
 // elements; it has the size of A's, which is all that the copies depend on.
 template <class Traits, class Right, class T>
 __device__ inline void multiply_tile(const ResolvedTile<T>& place, T* shared) {
-  OperandCopy<T, typename Traits::A, Traits::kThreads, Traits::kPrefetchDepth> copy_a(place.matrix[kA]);
-  OperandCopy<T, typename Traits::B, Traits::kThreads, Traits::kPrefetchDepth, Traits::kCopyRowsB> copy_b(place.matrix[kB]);
+  OperandCopy<T, typename Traits::A, Traits::kThreads, Traits::kL2Prefetch> copy_a(place.matrix[kA]);
+  OperandCopy<T, typename Traits::B, Traits::kThreads, Traits::kL2Prefetch, Traits::kCopyRowsB> copy_b(place.matrix[kB]);
   int uncopied = place.depth;  // negative once the copies have run past the end of K
   const auto start_step = [&](T* stage) {
     if (uncopied > 0) {
