@@ -108,7 +108,7 @@ void compare(const char* name, const std::vector<Shape>& list, int64_t copies) {
   const PlanData plan = make_plan(w, tile, /*boxes=*/true, /*shuffle=*/false, /*tiles_a_block=*/0);
   WorkloadCall call = make_call(w, plan);
   call.call.buffers = pointers.data(), call.call.elements = elements.data(), call.call.num_buffers = static_cast<int32_t>(3 * count);
-  call.call.past_caches = fills_caches(call.call);
+  call.call.may_stream = fills_caches(call.call);
 
   std::vector<typename Libxsmm<T>::Function> kernels;
   for (const Shape& s : shapes) kernels.push_back(Libxsmm<T>::kernel(s));

@@ -1,7 +1,7 @@
 """Where a step of nequix or mace-jax spends its time on a GPU: the kernels of each part of the network.
 
 The parts are name scopes around the network's functions; a kernel counts for the part of most of the operations that
-XLA fused into it. Command buffers are off, as their kernels have no names: XLA_FLAGS=--xla_gpu_enable_command_buffer=
+XLA fused into it. Command buffers are off, as their kernels don't tell which operation they belong to.
 
 \b
     python benchmarks/equivariant_kernels.py nequix forces
@@ -9,6 +9,7 @@ XLA fused into it. Command buffers are off, as their kernels have no names: XLA_
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections import Counter, defaultdict
@@ -22,6 +23,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from jax_vbgemm import irreps
 from options import commands, one_of
 from workloads import write_csv
 
@@ -45,7 +47,9 @@ class Row:
 
 
 def name_parts(program: str) -> None:
-    """Puts the network's functions into name scopes."""
+    """Puts the network's functions into name scopes, and those of this package that stand in for them."""
+    ours = [(irreps.TensorProduct, "__call__", "tensor product"), (irreps.LinearMap, "__call__", "linear maps"),
+            (irreps.SymmetricContraction, "__call__", "symmetric contraction")]  # fmt: skip
     parts: list[tuple[Any, str, str]]
     if program == "nequix":
         import e3nn_jax
@@ -69,7 +73,7 @@ def name_parts(program: str) -> None:
             (adapters.FullyConnectedTensorProduct, "__call__", "linear maps"),
             (adapters.SymmetricContraction, "__call__", "symmetric contraction"),
         ]  # fmt: skip
-    for owner, name, part in parts:
+    for owner, name, part in [*ours, *parts]:
         setattr(owner, name, _scoped(getattr(owner, name), part.replace(" ", "_")))
 
 
@@ -149,6 +153,7 @@ def main(
     size: Annotated[str, typer.Option(help="as of whole_programs.py")] = "gpu",
     csv: Annotated[Path | None, typer.Option(help="rows are appended")] = None,
 ) -> None:
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_enable_command_buffer="
     import whole_programs_real
 
     case = next(case for case in getattr(whole_programs_real, program)(size) if case.step == step)

@@ -7,7 +7,8 @@
 //   gpu_driver --workload FILE... [options] [--batch B] [--tile NAME,THREADS | --tile all] [--kind NAME] [--runs]
 //                                                      times a uniform plan: the same tile for all, one tile a block
 //                                                      kind: float32, ..., tf32, tf32x3; 'all': every tile that is built for it
-//   options: --hot, --samples N, --footprint MB, --csv FILE (rows are appended), --filter TEXT (part of "peer workload")
+//   options: --hot, --samples N, --no-stream (only graphs are timed), --footprint MB, --csv FILE (rows are appended),
+//     --filter TEXT (part of "peer workload")
 //
 // Build (for AMD's GPUs tools/rocm/first_run.sh does it):
 //
@@ -169,6 +170,8 @@ Arguments parse(const std::vector<std::string>& words) {
       arguments.runs = true;
     else if (option == "--hot")
       arguments.benchmarks.hot = true;
+    else if (option == "--no-stream")
+      arguments.benchmarks.stream = false;
     else if (option == "--samples")
       arguments.benchmarks.samples = std::stoi(value());
     else if (option == "--footprint")

@@ -12,6 +12,7 @@ from typing import Any
 
 from newest_experts import eight_bits, experts, mixed, moe_peers
 from newest_files import NEVER, duration, rows_of, table
+from newest_lists import best_peers
 from newest_optimizers import devices, muon, muon_errors, muon_iterations, muon_losses
 from newest_uses import draw, headline, overview, traced
 
@@ -110,14 +111,12 @@ def networks() -> list[str]:
         for row in rows_of(name):
             found.setdefault((f"`{row['program']}`, {row['step']}", device), {})[row["variant"]] = row
 
-    def cell(row: dict[str, str]) -> str:
-        return f"{float(row['after_us']):.0f} ({float(row['ratio']):.2f})"
-
-    lines = [
-        (title, device, f"{float(ways['group']['before_us']):.0f}", cell(ways["group"]), cell(ways["networks"]))
-        for (title, device), ways in sorted(found.items(), key=lambda item: item[0][0])
-        if "networks" in ways
-    ]
+    lines = []
+    for (title, device), ways in sorted(found.items(), key=lambda item: item[0][0]):
+        if "networks" in ways:
+            before = ways["group"]["before_us"]
+            cells = (_after(ways[name], before) for name in ("group", "networks"))
+            lines.append((title, device, f"{float(before):.0f}", *cells))
     return table(("program", "device", "loop", "`group`", "`networks`"), lines)
 
 
@@ -125,6 +124,7 @@ def programs() -> list[str]:
     titles = {
         "nequix": "nequix, 16,384 edges", "mace": "mace-jax, 16,384 edges",
         "fennol": "FeNNol, networks by element", "qwen3": "tunix, Qwen3's experts",
+        "gemma4": "tunix, Gemma 4's experts",
         "peps": "quimb and symmray, PEPS", "experts": "stand-in: loop over experts", "lora": "stand-in: adapters",
         "species": "stand-in: networks by element", "blocks": "stand-in: matrix product state",
         "messages": "stand-in: messages of an equivariant network", "mlp": "stand-in: dense layers",
@@ -134,22 +134,24 @@ def programs() -> list[str]:
     for row in rows_of("h200_whole_programs.csv"):
         found.setdefault((row["program"], row["step"]), {})[row["variant"]] = row
 
-    def cell(row: dict[str, str], name: str, before: str) -> str:
-        of = "" if row["before_us"] == before else f", of {float(row['before_us']):.0f}"  # measured another day
-        return f"{name}{float(row['after_us']):.0f} ({float(row['ratio']):.2f}{of})"
-
     lines = []
     for (program, step), variants in sorted(found.items(), key=lambda item: list(titles).index(item[0][0])):
         rows = list(variants.values())
         before = rows[0]["before_us"]
         compiled = [float(rows[0]["before_compile_s"]), *(float(row["after_compile_s"]) for row in rows)]
-        special = ", ".join(cell(row, f"`{name}` ", before) for name, row in variants.items() if name != "group")
-        group = cell(variants["group"], "", before) if "group" in variants else ""
+        special = ", ".join(f"`{name}` {_after(row, before)}" for name, row in variants.items() if name != "group")
+        group = _after(variants["group"], before) if "group" in variants else ""
         lines.append((
             f"{titles[program]}, {step}", f"{float(before):.0f}", group or "-", special or "-",
             ", ".join(f"{s:.1f}" for s in compiled),
         ))  # fmt: skip
     return table(("program", "before", "`group`", "by the function for it", "compilation (s)"), lines)
+
+
+def _after(row: dict[str, str], before: str) -> str:
+    """The time of a whole program and what it gains, of another time than `before` if it was measured another day."""
+    of = "" if row["before_us"] == before else f", of {float(row['before_us']):.0f}"
+    return f"{float(row['after_us']):.0f} ({float(row['ratio']):.2f}{of})"
 
 
 def layers() -> list[str]:
@@ -197,6 +199,7 @@ REGIONS: dict[str, tuple[Sequence[Path], Callable[[], list[str]]]] = {
     "overview": ([DOCS / "speed.md"], overview),
     "traced": ([DOCS / "speed.md"], traced),
     "loop": ([DOCS / "speed.md"], loop),
+    "best_peers": ([DOCS / "speed.md"], best_peers),
     "muon": ([DOCS / "guides" / "optax.md"], muon),
     "muon_errors": ([DOCS / "guides" / "optax.md"], muon_errors),
     "muon_losses": ([DOCS / "guides" / "optax.md"], muon_losses),

@@ -25,6 +25,11 @@ USES = (
     Use("MoE layer (Qwen3, 32 tokens)", "torch `_grouped_mm`", [("h100_moe_layer.csv", "qwen3_30b 32")]),
     Use("MoE layer (Qwen3, 4096 tokens), training step", "tokamax", [("h100_moe_layer.csv", "qwen3_30b 4096 step")]),
     Use("experts of Qwen3 in tunix, gradient", "the program's loop", [("h200_whole_programs.csv", "qwen3 gradient")]),
+    Use(
+        "experts of Gemma 4 in tunix, loss",
+        "`jax.lax.ragged_dot`",
+        [("h200_whole_programs.csv", "gemma4 1024 tokens forward")],
+    ),
     Use("Muon, 126 small matrices (yolo26n)", "`optax.contrib.muon`", [("h100_muon.csv", "yolo26n")]),
     Use(
         "Muon, GPT-2 small",

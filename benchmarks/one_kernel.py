@@ -41,14 +41,14 @@ ZHANG: Mapping[TileKey, str] = dict.fromkeys(CLASSES, "t256_light")
 
 CHANGES = (
     (
-        "constexpr Held held_by(",
+        "constexpr KernelTiles tiles_in_kernel(",
         """constexpr bool holds(Kernel kernel, const TileShape& tile) {
   if (kernel_of(tile) == kernel) return true;
   if (tile.partition != ThreadPartition::tile || tile.tensor || is_far_longer(tile)) return false;
   if (kernel == Kernel::t256_light) return tile.threads == 128 && tile.m * tile.n <= 32 * 32;
   return threads_of(kernel) == tile.threads && (kernel == Kernel::t256_heavy || kernel == Kernel::t128_full);
 }
-constexpr Held held_by(""",
+constexpr KernelTiles tiles_in_kernel(""",
     ),
     ("|| kernel_of(tile) != kernel) continue;", "|| !holds(kernel, tile)) continue;"),
     (

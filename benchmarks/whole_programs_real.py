@@ -9,7 +9,9 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,15 +22,20 @@ from whole_programs import Case, of_size, with_gradient
 import jax_vbgemm as vb
 from jax_vbgemm import blocksparse, irreps
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+import public_models
+
 
 def without_init(package: str) -> None:
     """Makes the modules of a package importable without what its `__init__` imports (wandb, TPU libraries)."""
+    if package in sys.modules:
+        return
     spec = importlib.util.find_spec(package)
     if spec is None:
         raise ImportError(f"{package} is not installed")
     module = types.ModuleType(package)
     module.__path__ = list(spec.submodule_search_locations or ())
-    sys.modules.setdefault(package, module)
+    sys.modules[package] = module
 
 
 def nequix(size: str) -> list[Case]:
@@ -161,6 +168,7 @@ def fennol(size: str) -> list[Case]:
 def qwen3(size: str) -> list[Case]:
     """The mixture-of-experts layer of Qwen3 in the path that tunix takes without a mesh: a loop over all experts."""
     without_init("tunix")
+    without_init("tunix.models.qwen3")
     from flax import nnx
     from tunix.models.qwen3.model import ModelConfig, MoELayer
 
@@ -196,6 +204,55 @@ def qwen3(size: str) -> list[Case]:
     return with_gradient(
         loss, (state, x), **{name: replaced(loss, MoELayer, "__call__", f) for name, f in variants.items()}
     )
+
+
+def gemma4(size: str) -> list[Case]:
+    """The mixture-of-experts layer of Gemma 4, at size gpu with the numbers of Gemma 4 26B-A4B."""
+    without_init("tunix")
+    without_init("tunix.models.gemma4")
+    from flax import nnx
+    from tunix.models.gemma4 import moe
+    from tunix.models.gemma4.model import ModelConfig
+
+    sizes = of_size(
+        size,
+        {"embed_dim": 4, "expert_dim": 6, "num_experts": 3, "num_experts_per_tok": 2},
+        {"embed_dim": 128, "expert_dim": 96, "num_experts": 16, "num_experts_per_tok": 4},
+        {"dtype": jnp.bfloat16, "param_dtype": jnp.bfloat16},
+    )
+    config = replace(ModelConfig.gemma4_26b_a4b(), **sizes)
+    layer, state = nnx.split(moe.MoERagged(config, rngs=nnx.Rngs(0)))
+
+    def loss(state: Any, x: Any) -> jax.Array:
+        return jnp.sum(nnx.merge(layer, state)(x).astype(jnp.float32) ** 2)
+
+    def by_transpose_rhs(self: Any, x: Any, experts: Any, probabilities: Any) -> jax.Array:
+        """MoERagged's with `vb.ragged_dot`, which takes the weights of gate and up as they are stored."""
+        sizes, rows, slots, factors = moe._expert_dispatch(x, experts, probabilities)
+        gate_up = self.gating_einsum[...].reshape(self.num_experts, 2 * self.hidden_dim, self.features)
+        gate, up = jnp.split(vb.ragged_dot(rows, gate_up, sizes, transpose_rhs=True), 2, axis=1)
+        results = vb.ragged_dot(nnx.gelu(gate) * up, self.linear[...], sizes)
+        results = moe._expert_collect(results, slots, factors) * self.per_expert_scale[...][experts][..., None]
+        return jnp.einsum("blkd,blk->bld", results, factors, preferred_element_type=results.dtype)
+
+    def by_expert_mlp(self: Any, x: Any) -> jax.Array:
+        weights = {name: weight[...] for name, weight in nnx.state(self).items()}
+        tokens = x.reshape(-1, x.shape[-1])
+        return public_models.tunix_gemma4(tokens, weights, self.num_experts_per_datapoint).reshape(x.shape)
+
+    variants = {
+        "ragged_dot": replaced(loss, jax.lax, "ragged_dot", vb.ragged_dot),
+        "transpose_rhs": replaced(loss, moe.MoERagged, "_run_ffw_and_routing", by_transpose_rhs),
+        "expert_mlp": replaced(loss, moe.MoERagged, "__call__", by_expert_mlp),
+    }
+    rng = np.random.default_rng(0)
+    cases = []
+    for tokens in of_size(size, (6,), (64,), (1024, 4096)):
+        x = jnp.asarray(rng.standard_normal((1, tokens, config.embed_dim)), config.dtype)
+        cases += [
+            case._replace(step=f"{tokens} tokens {case.step}") for case in with_gradient(loss, (state, x), **variants)
+        ]
+    return cases
 
 
 def peps(size: str) -> list[Case]:
@@ -247,7 +304,9 @@ def mace(size: str) -> list[Case]:
     from e3nn_jax import Irreps
     from flax import nnx
     from mace_jax.adapters.cuequivariance.linear import Linear
+    from mace_jax.adapters.cuequivariance.symmetric_contraction import SymmetricContraction
     from mace_jax.adapters.cuequivariance.tensor_product import TensorProduct
+    from mace_jax.adapters.cuequivariance.utility import ir_mul_to_mul_ir
     from mace_jax.modules import blocks, models
     from mace_jax.modules.wrapper_ops import CuEquivarianceConfig
 
@@ -313,9 +372,28 @@ def mace(size: str) -> list[Case]:
         given = [(path.indices[1], path.indices[2], path.coefficients) for path in paths]
         return irreps.TensorProduct(self.irreps_in1_o3, self.irreps_in2_o3, given)(x, y, weights)
 
+    def contraction(self: Any, x: Any, attributes: Any) -> Any:
+        """The layer's symmetric contraction, with the terms of its descriptor; an atom has one species."""
+        polynomial, mul = self.descriptor.polynomial, self.mul
+        sizes = [operand.num_segments for operand in polynomial.operands]
+        terms = [
+            (weight, components, component, coefficient)
+            for _, of_degree in polynomial.operations
+            for (weight, *components, component), coefficient in zip(
+                of_degree.indices, of_degree.stacked_coefficients, strict=True
+            )
+        ]
+        x = x.reshape(len(x), mul, -1).swapaxes(1, 2) if self.input_layout == "mul_ir" else x.reshape(len(x), -1, mul)
+        weights = self._project_basis_weights(self.weight[...], x.dtype)
+        species = attributes if attributes.ndim == 1 else attributes.argmax(1)
+        y = irreps.SymmetricContraction(*sizes, terms)(weights, x, indices=species)
+        return ir_mul_to_mul_ir(y.reshape(len(x), -1), Irreps(self.irreps_out_o3_str))
+
     def variants(function: Any) -> dict[str, Any]:
         products = replaced(function, TensorProduct, "_channelwise_apply", product)
-        return {"tensor_product": products, "irreps": replaced(products, Linear, "__call__", linear)}
+        contractions = replaced(products, SymmetricContraction, "__call__", contraction)
+        linears = replaced(contractions, Linear, "__call__", linear)
+        return {"tensor_product": products, "symmetric_contraction": contractions, "irreps": linears}
 
     args = weights, positions
     return [Case("forces", forces, args, variants(forces)), Case("training", training, args, variants(training))]

@@ -1,10 +1,13 @@
 """The workloads that benchmarks name, and the columns of their results (those of the peers' figures)."""
 
 import csv
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 from jax_vbgemm._src.problem import Problem
 from jax_vbgemm._src.tools import calibrate
@@ -66,8 +69,32 @@ def group_of(name: str) -> str:
 
 
 def problems_named(name: str) -> tuple[Problem, ...]:
-    """The problems of a workload, one of `named_problems`."""
+    """The problems of a workload, one of `named_problems`; or "any_mn128_k256_s7_b64", a list of Zhang's grid that no
+    file holds, drawn with seed 7."""
+    if match := re.fullmatch(r"(any|pow2)_mn(\d+)_k(\d+)_s(\d+)_b(\d+)", name):
+        mn, k, seed, batch = map(int, match.groups()[1:])
+        return tuple(Problem(*sizes) for sizes in drawn(match[1], mn, k, seed)[:batch])
     return named_problems(name, FOLDER)
+
+
+def drawn(kind: str, mn: int, k: int, seed: int) -> list[list[int]]:
+    """256 rows M, N, K as in the grid's files: M and N in [16, mn] and K in [16, k], "any": uniform integers; "pow2":
+    powers of two, each as likely."""
+    rng = np.random.default_rng([seed, mn, k, kind == "any"])
+    largest = np.array([mn, mn, k])
+    if kind == "any":
+        return rng.integers(16, largest + 1, (256, 3)).tolist()
+    return (1 << rng.integers(4, np.log2(largest).astype(int) + 1, (256, 3))).tolist()
+
+
+# Batches of Zhang's grid that kernels and plans are tuned with, and others.
+BATCHES = {"grids": (16, 64, 256), "held_out": (8, 32, 128)}
+
+
+def grid(batches: Iterable[int], seed: str = "") -> list[str]:
+    """The lists of Zhang's grid: those of the files, or with "_s7" others of the same distribution."""
+    files = [f"{kind}_mn{mn}_k{k}" for kind in ("any", "pow2") for mn in (128, 256, 512) for k in (128, 256, 512, 1024)]
+    return [f"{file}{seed}_b{batch}" for file in files for batch in batches]
 
 
 # Tall products as in layers and their gradients: few columns, few rows, and reductions over the long side.
@@ -82,15 +109,14 @@ def tall_names(long: int, k: int, n: int) -> list[str]:
 
 
 def expand(names: Iterable[str]) -> list[str]:
-    """Names; "grids" stands for the any and pow2 grids at batch 16, 64 and 256, "tall" for single products of a long
-    side of 10^6 and two small ones in five layouts, some also of 10^5 and 10^7, "calibration" for the sample that the
-    cost model is fitted to, "*" for any part of a file's name; ValueError where no file has such a name."""
+    """Names; "grids" stands for the any and pow2 grids at batch 16, 64 and 256, "held_out" for those at 8, 32 and 128,
+    "grids_s7" and "held_out_s7" for lists drawn anew with seed 7; "tall" for single products of a long side of 10^6 and
+    two small ones in five layouts, some also of 10^5 and 10^7, "calibration" for the sample that the cost model is
+    fitted to, "*" for any part of a file's name; ValueError where no file has such a name."""
     result: list[str] = []
     for name in names:
-        if name == "grids":
-            for kind in ("any", "pow2"):
-                grid = [f"{kind}_mn{mn}_k{k}" for mn in (128, 256, 512) for k in (128, 256, 512, 1024)]
-                result += [f"{stem}_b{batch}" for stem in grid for batch in (16, 64, 256)]
+        if match := re.fullmatch(r"(grids|held_out)(_s\d+)?", name):
+            result += grid(BATCHES[match[1]], match[2] or "")
         elif name == "tall":
             for k, n in (*((n, n) for n in TALL_COLUMNS), *TALL_PAIRS):
                 result += tall_names(10**6, k, n)

@@ -20,11 +20,11 @@ constexpr uint32_t all_dtypes() {
 }
 inline constexpr uint32_t ALL_DTYPES = all_dtypes(), ALL_BYTES = all_of_bytes(1);  // ALL_BYTES: 8-bit floats and integers
 inline constexpr uint32_t ALL_WIDER = ALL_DTYPES & ~ALL_BYTES, ALL_REAL = F32 | F64 | BF16 | F16;
-inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // of them a vendor builds its own: gpu/vendor_tiles.h
+inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // each vendor builds a subset: gpu/vendor_tiles.h
 
-// How a tile is divided among its threads, on tensor cores among its warps. tile: each computes a rectangle of it, in all steps of K. rows:
-// each computes whole rows (gpu/simt/row_tile.h). sliced_k: a few threads compute the same elements, each in its own steps of K
-// (gpu/simt/deep_tile.h). warp_sliced_k: the lanes of a warp compute the same rows, each in its own steps of K (gpu/simt/dot_tile.h,
+// How a tile is divided among its threads (on tensor cores: its warps). tile: each computes a rectangle of the tile, for all of K. rows:
+// each computes whole rows (gpu/simt/row_tile.h). sliced_k: several threads compute the same elements, each for its own K elements
+// (gpu/simt/deep_tile.h). warp_sliced_k: the lanes of a warp compute the same rows, each for its own K elements (gpu/simt/dot_tile.h,
 // gpu/tensor/tensor_dot_tile.h). warpgroup_rows: a warpgroup computes 64 rows, and another one copies the operands (gpu/sm90/block.h).
 enum class ThreadPartition : int32_t { tile, rows, sliced_k, warp_sliced_k, warpgroup_rows };
 inline constexpr const char* kThreadPartitionNames[] = {"tile", "rows", "sliced_k", "warp_sliced_k", "warpgroup_rows"};
@@ -86,8 +86,8 @@ constexpr WaveGrid wave_grid(const TileShape& tile) {
 }
 
 // The launched kernel that holds a GPU tile. Tiles share a kernel if they have the same thread count and register class, so that a small
-// tile does not inherit the registers, and therefore the occupancy, of a large one. Skinny tiles are bound by memory, however few
-// accumulators they have, and their copies need the shared memory of a medium tile.
+// tile does not inherit the registers, and therefore the occupancy, of a large one. Skinny tiles have few accumulators but are
+// memory-bound, and their copies need the shared memory of a medium tile.
 enum class Kernel : int32_t {
 #define ORDINARY_KERNEL(name, ...) name,
 #define TENSOR_KERNEL ORDINARY_KERNEL
@@ -118,7 +118,7 @@ constexpr int threads_of(Kernel kernel) { return shape_of(kernel).threads; }
 // The pipelined kernel of an architecture.
 constexpr Kernel pipelined_kernel(Gpus gpus) {
   int kernel = 0;
-  while (!kKernelShapes[kernel].pipelined || kKernelShapes[kernel].gpus != gpus) ++kernel;  // does not compile where there is none
+  while (!kKernelShapes[kernel].pipelined || kKernelShapes[kernel].gpus != gpus) ++kernel;  // does not compile if there is none
   return static_cast<Kernel>(kernel);
 }
 
@@ -144,7 +144,8 @@ constexpr Kernel kernel_of(const TileShape& tile) {
     return tile.tensor ? (wide ? Kernel::m128_wide_rows : Kernel::m128_rows) : wide ? Kernel::t128_wide_rows : Kernel::t128_rows;
   }
   if (tile.tensor && tile.threads == 256) return accumulators > 64 ? Kernel::m256_full : Kernel::m256_heavy;
-  // Long tiles have a kernel of their own because compiling one takes more than in proportion to its tiles (docs/design/build.md, U3).
+  // Long tiles have a kernel of their own because compile time grows faster than the number of tiles in a kernel (docs/design/build.md,
+  // U3).
   if (tile.tensor) return accumulators > 32 ? Kernel::m128_heavy : is_far_longer(tile) ? Kernel::m128_long : Kernel::m128_light;
   if (tile.partition == ThreadPartition::sliced_k) return Kernel::t128_deep;
   if (tile.threads == 128 && accumulators <= 32 && (is_far_longer(tile) || accumulators > 16)) return Kernel::t128_medium;
@@ -160,7 +161,7 @@ constexpr bool tiles_have_their_kernels_threads() {
 }
 static_assert(tiles_have_their_kernels_threads(), "a tile's thread count is not that of the kernel that holds it (kernels.def)");
 
-// FNV-1a hash of the whole table. A program that was planned with another catalogue refers to rows with another meaning, and is refused.
+// FNV-1a hash of the whole table. A program that was planned with another catalogue would refer to other tiles, and is rejected.
 constexpr int64_t catalogue_hash() {
   uint64_t hash = 0xcbf29ce484222325ull;
   auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001b3ull; };

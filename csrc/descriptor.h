@@ -1,4 +1,4 @@
-// The plan as kernels read it: plain data with the same bytes on the host and on the device. jax_vbgemm/_src/matmul/descriptors.py writes
+// The plan as kernels read it: plain data with the same layout on the host and on the device. jax_vbgemm/_src/matmul/descriptors.py writes
 // it, with the layouts that layouts.h exports to Python.
 //
 // The descriptor blob is one constant of the program: Problem[num_problems]; Epilogue[num_problems] if the call has epilogues;
@@ -9,7 +9,7 @@
 
 namespace vbgemm {
 
-// A batch of matrices inside a buffer. Strides are in elements and those of op(X): a transposed operand has its strides swapped.
+// A batch of matrices inside a buffer. Strides are in elements and describe op(X): a transposed operand has its strides swapped.
 struct Operand {
   int32_t buffer;  // index into the call's buffers: first the operands, then the results
   int32_t reserved;
@@ -26,7 +26,7 @@ struct Problem {
   Operand a, b, c;
 };
 
-// A number known at trace time, or an element of a buffer that holds accumulators.
+// A scalar known at trace time, or an element of a buffer of accumulators.
 struct Scalar {
   double real, imag;  // the number, if buffer < 0
   int32_t buffer;
@@ -47,8 +47,8 @@ inline constexpr const char* kActivationNames[] = {
 inline constexpr int32_t kActivations = sizeof(kActivationNames) / sizeof(kActivationNames[0]);  // with none
 
 // The epilogue of a problem: c = activation(alpha sum + beta source + bias). source and bias hold elements of the result's dtype and are
-// addressed like C (a broadcast dimension has stride 0); buffer < 0 means that the epilogue has no such term. If beta is 0, source is not
-// read. source may be c itself. Scalars and arithmetic have the accumulator's dtype.
+// addressed like C (a broadcast dimension has stride 0); buffer < 0 means that the term is absent. If beta is 0, source is not read. source
+// may be c itself. Scalars and arithmetic have the accumulator's dtype.
 struct Epilogue {
   Scalar alpha, beta;
   Operand source, bias;
@@ -56,8 +56,7 @@ struct Epilogue {
   int32_t reserved;
 };
 
-// A box of equal, adjacent tiles of one problem: tiles along batch, rows and columns, enumerated in that order. A single tile is a box of
-// one.
+// A box of equal, adjacent tiles of one problem, enumerated along batch, rows and columns in that order. A single tile is a box of one.
 struct TileRun {
   int32_t problem;
   int32_t tile_id;          // row of the catalogue
@@ -65,27 +64,27 @@ struct TileRun {
   int32_t k_begin, k_end;
   int32_t first_tile;  // number of tiles in the runs before this one
   int32_t tiles_y, tiles_x;
-  // C is symmetric: the transposes of the tiles are stored too, across its diagonal. Only tensor kernels on warps of 32 lanes do this.
+  // C is symmetric: the transposes of the tiles are stored too, across its diagonal. Only NVIDIA tensor kernels support this.
   int32_t mirrored;
   int32_t reserved;
 };
 
-// As a tile's C buffer: the tile is one K slice of a split-K tile, and its partial sums go to the workspace.
+// Value of a tile's C buffer: the tile is one K slice of a split-K tile, and its partial sums are stored to the workspace.
 inline constexpr int32_t kStoreToWorkspace = -1;
 
-// As a tile's C buffer, on the CPU only: nothing is stored, and the block's next tile, of the same part of C, goes on with the same
-// accumulators. So a sum of products needs no workspace.
+// Value of a tile's C buffer, on the CPU only: nothing is stored, and the block's next tile, which has the same part of C, continues with
+// the same accumulators. So a sum of products needs no workspace.
 inline constexpr int32_t kKeepAccumulators = -2;
 
-// A part of a matrix: where it begins, and its strides, in elements of its buffer.
+// A part of a matrix: offset and strides, in elements of its buffer.
 struct Part {
   int64_t offset;
   int32_t row_stride, col_stride;
   int32_t buffer;
-  int32_t mirrored;  // of C only: as TileRun::mirrored
+  int32_t mirrored;  // of C only: see TileRun::mirrored
 };
 
-// The part of a tile's description that its matrices share: C[rows x cols] = A[rows x depth] B[depth x cols], and where the tile lies in
+// The part of a tile's description that its matrices share: C[rows x cols] = A[rows x depth] B[depth x cols], and the tile's position in
 // its problem.
 struct TilePosition {
   int32_t tile_id;
@@ -100,8 +99,8 @@ struct ReadyTile {
   Part part[3];  // of A, B and C
 };
 
-// A split-K tile: where the partial sums of its K slices are, and where their total goes. Rows of partial sums are `pitch`
-// apart, slices `slice_stride`. The tile and depth of its position are those of its first slice.
+// A split-K tile: the location of its slices' partial sums, and the destination of their total. Rows of partial sums are `pitch` apart,
+// slices `slice_stride`. Its position has the tile index and depth of its first slice.
 struct SplitTile {
   TilePosition position;
   Part c;
@@ -121,8 +120,7 @@ struct Launch {
   int32_t first_block, num_blocks;
 };
 
-// Everything that a kernel is given besides the buffers. If num_runs == num_tiles, tile i is run i; otherwise a tile's run has to be
-// searched.
+// A kernel's input besides the buffers. If num_runs == num_tiles, tile i is run i; otherwise kernels search for a tile's run.
 struct Descriptors {
   const Problem* problems;
   const Epilogue* epilogues;  // one for each problem, or null: c = sum

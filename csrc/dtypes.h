@@ -12,7 +12,7 @@ enum class DType : int32_t {
 #include "dtypes.def"
 };
 
-// What dtypes.def says about an element type.
+// The properties of an element type in dtypes.def.
 struct DTypeInfo {
   const char* name;
   DType accumulator;
@@ -22,7 +22,8 @@ struct DTypeInfo {
   uint32_t results;  // bit set of types
 };
 
-// Element types that C++ does not have: plain data, the same on the host and all devices. Each backend has its own conversions to numbers.
+// Element types that C++ does not have: plain data, the same on the host and all devices. Each backend has its own conversions to
+// arithmetic types.
 struct BFloat16 {
   uint16_t bits;
 };
@@ -70,7 +71,7 @@ constexpr bool is_complex(DType dtype) { return info_of(dtype).parts == 2; }
 constexpr bool is_integer(DType dtype) { return info_of(dtype).exponent_bits == 0; }
 constexpr DType accumulator_of(DType dtype) { return info_of(dtype).accumulator; }
 
-// An arithmetic: how products are formed, as .kind of the tcgen05.mma instruction says it.
+// An arithmetic: how products are formed, like the .kind of a tcgen05.mma instruction.
 enum class Kind : int32_t {
 #define DTYPE(...)
 #define OTHER_DTYPE DTYPE
@@ -100,7 +101,7 @@ constexpr const char* name_of(Kind kind) { return arithmetic_of(kind).name; }
 constexpr DType accumulator_of(Kind kind) { return arithmetic_of(kind).accumulator(); }
 constexpr int accumulator_bytes(Kind kind) { return bytes_of(accumulator_of(kind)); }
 
-// Returns the first arithmetic of dtypes.def that multiplies two types unconverted, or kKinds if there is none.
+// Returns the first arithmetic of dtypes.def that multiplies two types without conversion, or kKinds if there is none.
 constexpr Kind kind_of(DType lhs, DType rhs) {
   int kind = 0;
   while (kind < kKinds && !(kArithmetics[kind].lhs == lhs && kArithmetics[kind].rhs == rhs)) ++kind;

@@ -1,4 +1,4 @@
-// The checks that the CPU and the GPU handler share, between a custom call's arguments and a kernel.
+// The checks of a custom call's arguments that the CPU and GPU handlers share.
 //
 // The problem table is passed twice: inside the descriptor constant, where kernels read it, and as a host attribute, which is checked here
 // against the buffers that XLA passes. Tile descriptors are not checked here: kernels check or clamp them.
@@ -74,7 +74,7 @@ inline bool inside(const Operand& x, int64_t rows, int64_t cols, const Problem& 
   return last < elements;
 }
 
-// A call's attributes are listed once, by a macro. These turn the list into the members of a struct and into XLA's decoder of it.
+// A macro lists a call's attributes once. These macros turn the list into a struct's members and into XLA's decoder for it.
 #define VBGEMM_MEMBER(type, name) type name
 #define VBGEMM_STRUCT_MEMBER(type, name) ::xla::ffi::StructMember<type>(#name)
 #define VBGEMM_COMMA ,
@@ -107,12 +107,12 @@ struct Arguments : Attributes {
   bool has_one_tile_a_block() const { return num_blocks == num_tiles; }
 };
 
-// Where each group of a call's buffers ends, in their order.
+// The end of each group of a call's buffers, in their order.
 struct BufferEnds {
   size_t factors, addends, operands, results;
 };
 
-// A number of a call, the lowest and the highest that it may be, and the reason, in words.
+// A value of a call, its lower and upper bound, and the reason, in words.
 struct Bound {
   const char* name;
   int64_t value, low, high;
@@ -136,12 +136,12 @@ inline ffi::Error check_attributes(const Arguments& given, size_t extra_results)
                   std::to_string(kCatalogue) + "): lower or export it again with this version");
   }
   const int64_t operands = static_cast<int64_t>(given.operands.size()), results = static_cast<int64_t>(given.results.size());
-  const Bound of_buffers[] = {
+  const Bound buffer_bounds[] = {
       {"the number of operands", operands, 1, INT32_MAX, "a call has at least one factor"},
       {"the number of results", results, static_cast<int64_t>(1 + extra_results), INT32_MAX, "a call has a result beside its workspace"},
       {"num_factors", given.num_factors, 1, operands, "factors are operands"},
   };
-  if (ffi::Error error = check_bounds(of_buffers); error.failure()) return error;
+  if (ffi::Error error = check_bounds(buffer_bounds); error.failure()) return error;
   const Bound others[] = {
       {"num_addends", given.num_addends, 0, operands - given.num_factors, "addends are operands after the factors"},
       {"kind", given.kind, 0, kKinds - 1, "these arithmetics exist"},
@@ -164,7 +164,7 @@ inline ffi::Error check_attributes(const Arguments& given, size_t extra_results)
   return ffi::Error::Success();
 }
 
-// Checks that the descriptor constant has the size that the attributes say.
+// Checks that the descriptor constant has the size that the attributes imply.
 inline ffi::Error check_descriptors(const Arguments& given) {
   constexpr int64_t kRunInts = sizeof(TileRun) / 4, kTileInts = sizeof(ReadyTile) / 4, kSplitInts = sizeof(SplitTile) / 4;
   const int64_t tables = given.num_problems() * Arguments::kProblemWords * (given.has_epilogues() ? 4 : 2);
@@ -182,7 +182,7 @@ inline ffi::Error check_descriptors(const Arguments& given) {
   return ffi::Error::Success();
 }
 
-// Fills in the call's buffers and dtypes, and checks that the arithmetic has them. dtypes: those of the buffers.
+// Fills in the call's buffers and dtypes, and checks that the arithmetic supports the dtypes. dtypes: of the buffers.
 inline ffi::Error check_buffers(const Arguments& given, const BufferEnds& ends, Call& call, std::vector<DType>& dtypes) {
   call.kind = static_cast<Kind>(given.kind);
   const Arithmetic& arithmetic = arithmetic_of(call.kind);
@@ -196,7 +196,7 @@ inline ffi::Error check_buffers(const Arguments& given, const BufferEnds& ends, 
     return unexpected_dtype("buffer " + std::to_string(ends.operands), arithmetic.results(), result_type);
   }
   call.out_dtype = *out;
-  // Factors may be of two types: the side that a factor is on decides which.
+  // The two factors may have different types: a factor's side decides which.
   const uint32_t factors = set_of(arithmetic.lhs) | set_of(arithmetic.rhs);
   for (size_t i = 0; i < ends.results; ++i) {
     const ffi::AnyBuffer buffer =
@@ -214,7 +214,7 @@ inline ffi::Error check_buffers(const Arguments& given, const BufferEnds& ends, 
   return ffi::Error::Success();
 }
 
-// What is wrong, in words; nothing if all is right.
+// An error in words; empty if there is none.
 using Fault = std::optional<std::string>;
 
 // Checks that a buffer is in the group [first, last) of the call's buffers.
@@ -255,7 +255,7 @@ inline Fault check_epilogue(const Epilogue& e, const Problem& p, const Call& cal
   return {};
 }
 
-// Whether two elements of C have one address because a stride is 0.
+// Whether two elements of C share an address because a stride is 0.
 inline bool overlaps_itself(const Problem& p) {
   return (p.m > 1 && p.c.row_stride == 0) || (p.n > 1 && p.c.col_stride == 0) || (p.batch > p.inner_batch && p.c.batch_stride[0] == 0) ||
          (p.batch > 1 && p.inner_batch > 1 && p.c.batch_stride[1] == 0);

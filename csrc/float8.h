@@ -3,13 +3,13 @@
 //
 // The includer chooses the namespace and the functions' qualifiers (VBGEMM_FLOAT8), because each copy on the CPU is compiled for one
 // instruction set. The functions take and return the bits of a float32; `bits_of` and `float_of` reinterpret them. No subnormal float32 is
-// read or made, so that it does not matter whether the thread flushes them to zero.
+// read or produced, so that the thread's flush-to-zero mode does not matter.
 
 template <DType kDType>
 struct Float8Format {
   static constexpr int kExponent = info_of(kDType).exponent_bits, kFraction = info_of(kDType).fraction_bits;
   static constexpr bool kInfinities = info_of(kDType).has_infinities;
-  static constexpr int kBias = (1 << (kExponent - 1)) - 1, kDropped = 23 - kFraction;
+  static constexpr int kBias = (1 << (kExponent - 1)) - 1, kDroppedBits = 23 - kFraction;
   static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
   // The bits of infinity, or of NaN if the type has no infinity.
   static constexpr uint32_t kInfinity = kInfinities ? ((1u << kExponent) - 1) << kFraction : 0x7f;
@@ -18,8 +18,8 @@ struct Float8Format {
   // Words: uint32_t, or a vector of them.
   template <class Words, class BitsOf, class FloatOf>
   VBGEMM_FLOAT8 static Words widen(Words bits, const BitsOf& bits_of, const FloatOf& float_of) {
-    const Words magnitude = bits & 0x7fu, sign = (bits & 0x80u) << 24, shifted = (magnitude << kDropped) + kRebias;
-    // A subnormal: its fraction is read with a leading 1, which is then subtracted.
+    const Words magnitude = bits & 0x7fu, sign = (bits & 0x80u) << 24, shifted = (magnitude << kDroppedBits) + kRebias;
+    // Subnormal: reads the fraction with a leading 1, which is then subtracted.
     const Words one = Words{} + (kRebias + (1u << 23));
     const Words subnormal = bits_of(float_of(shifted + (1u << 23)) - float_of(one));
     const Words number = magnitude < (1u << kFraction) ? subnormal : shifted;
@@ -27,12 +27,12 @@ struct Float8Format {
     return (magnitude < kInfinity ? number : special) | sign;
   }
 
-  // Rounds to nearest, ties to even. A number that is too large becomes infinity, or NaN if the type has no infinity.
+  // Rounds to nearest, ties to even. Values that are too large become infinity, or NaN if the type has no infinity.
   template <class BitsOf, class FloatOf>
   VBGEMM_FLOAT8 static uint8_t narrow(uint32_t bits, const BitsOf& bits_of, const FloatOf& float_of) {
-    constexpr uint32_t kSmallestNormal = kRebias + (1u << 23), kUnit = kSmallestNormal + (static_cast<uint32_t>(kDropped) << 23);
+    constexpr uint32_t kSmallestNormal = kRebias + (1u << 23), kUnit = kSmallestNormal + (static_cast<uint32_t>(kDroppedBits) << 23);
     const uint32_t magnitude = bits & 0x7fffffff, sign = bits >> 24 & 0x80;
-    uint32_t rounded = ((magnitude + ((1u << (kDropped - 1)) - 1) + (magnitude >> kDropped & 1)) - kRebias) >> kDropped;
+    uint32_t rounded = ((magnitude + ((1u << (kDroppedBits - 1)) - 1) + (magnitude >> kDroppedBits & 1)) - kRebias) >> kDroppedBits;
     // The spacing of float32 numbers near kUnit is that of the type's subnormals, so that the addition rounds.
     if (magnitude < kSmallestNormal) rounded = bits_of(float_of(magnitude) + float_of(kUnit)) - kUnit;
     if (magnitude >= 0x7f800000 || rounded > kInfinity) rounded = kInfinity;

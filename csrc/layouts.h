@@ -12,7 +12,7 @@ namespace vbgemm {
 
 struct Field {
   const char* name;
-  const char* type;  // of a number in NumPy's notation, or the name of a record
+  const char* type;  // a scalar type in NumPy's notation, or the name of a record
   int count;         // number of elements of an array, else 1
   size_t offset, bytes;
 };

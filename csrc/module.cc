@@ -1,4 +1,4 @@
-// The extension module _core: the CPU backend, and everything that Python needs to know of the compiled code.
+// The extension module _core: the CPU backend, and the tables of the compiled code that Python needs.
 #include <nanobind/nanobind.h>
 
 #include "catalogue.h"
@@ -74,7 +74,7 @@ nb::dict Layouts() {
   return layouts;
 }
 
-// The operand's shape as a tuple of size names, such as ('m', 'k'); None for an operand that does not exist.
+// The operand's shape as a tuple of size names, such as ('m', 'k'); None for an absent operand.
 nb::object ShapeOf(const vbgemm::OperandShape& shape) {
   if (shape.rank < 0) return nb::none();
   nb::list names;

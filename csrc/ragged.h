@@ -1,4 +1,4 @@
-// A ragged product (rows in groups of runtime sizes) as a kernel gets it; ragged_call.h defines what it computes.
+// A ragged product (rows in groups of runtime sizes) as kernels receive it; ragged_call.h defines its semantics.
 #pragma once
 #include <cstdint>
 
@@ -7,15 +7,15 @@
 
 namespace vbgemm {
 
-// One operand of all batch entries; data is null if the call does not have the operand.
+// One operand of all batch entries; data is null if the operand is absent.
 struct RaggedOperand {
   const void* data;
   int64_t batch_stride[2];  // in elements
 };
 
-// The sizes of a call, of which the shapes of its operands consist. columns: of the sums and of a bias in ragged rows, 2 n in a gated
-// product. lhs_columns, rhs_k and rhs_columns differ from k, k and columns (n in a contraction) where the call has halves.
-// The blocks are those of scales.
+// The sizes of a call, from which the shapes of its operands are built. columns: of the sums and of a bias in ragged rows, 2 n in a gated
+// product. lhs_columns, rhs_k and rhs_columns differ from k, k and columns (n in a contraction) only if the call has halves. The block
+// counts are those of the scales.
 enum class RaggedSize : int32_t {
   lhs_rows,
   m,
@@ -36,13 +36,13 @@ inline constexpr const char* kRaggedSizeNames[] = {"lhs_rows",         "m",     
                                                    "rhs_column_blocks"};
 inline constexpr int kRaggedSizes = sizeof(kRaggedSizeNames) / sizeof(kRaggedSizeNames[0]);
 
-// The type of an operand: that of lhs, of rhs, of the result, of the sums, int32, or either of int32 and int64.
+// The type of an operand: the type of lhs, of rhs, of the result or of the sums, int32, or int32 or int64.
 enum class RaggedType : int32_t { lhs, rhs, result, accumulator, index, group_size };
 inline constexpr const char* kRaggedTypeNames[] = {"lhs", "rhs", "result", "accumulator", "index", "group_size"};
 
-// What comes in halves, so that weights in two arrays take part in one call, and neither they nor cotangents are copied. Ragged rows: the
-// halves of the columns of each matrix, or of its K, are those of two arrays, rhs and second. Ragged contraction: of a side with twice the
-// columns, one half takes part.
+// Which operand is given in halves, so that one call takes weights in two arrays without copying them or cotangents. Ragged rows: the two
+// halves of each matrix's columns, or of its K, are in the arrays rhs and second. Ragged contraction: one half of an operand with twice the
+// columns is used.
 enum class RaggedHalves : int32_t { none, columns, k, lhs_first, lhs_second, rhs_first, rhs_second };
 inline constexpr const char* kRaggedHalvesNames[] = {"none", "columns", "k", "lhs_first", "lhs_second", "rhs_first", "rhs_second"};
 inline constexpr int kRaggedHalves = sizeof(kRaggedHalvesNames) / sizeof(kRaggedHalvesNames[0]);
@@ -51,7 +51,7 @@ struct OperandShape {
   int rank;
   RaggedSize sizes[3];
 };
-// What computes a call: the CPU, tiles of the catalogue on a GPU, or the pipelined kernel.
+// The kernel of a call: on the CPU, tiles of the catalogue on a GPU, or the pipelined kernel.
 enum RaggedKernel { kRaggedCpu = 1, kRaggedTiles = 2, kRaggedPipelined = 4 };
 inline constexpr const char* kRaggedKernelNames[] = {"cpu", "tiles", "pipelined"};
 
@@ -74,7 +74,7 @@ template <class... Size>
 constexpr OperandShape shape(Size... sizes) {
   return {sizeof...(sizes), {sizes...}};
 }
-// The operands, and behind them the result.
+// The operands, followed by the result.
 inline constexpr RaggedOperandInfo kTable[] = {
 #define OPERAND(name, type, kernels, rows, contraction) {#name, RaggedType::type, kernels, rows, contraction},
 #define RESULT OPERAND
@@ -95,16 +95,15 @@ inline constexpr RaggedShapeInfo kRaggedShapeTable[] = {{"none", 0, 0}, {"wide_p
 inline constexpr int kRaggedShapes = sizeof(kRaggedShapeTable) / sizeof(kRaggedShapeTable[0]);
 constexpr const RaggedShapeInfo& info_of(RaggedShape shape) { return kRaggedShapeTable[static_cast<int>(shape)]; }
 
-// How a GPU computes a call: the pipelined kernel's shape, and whether its thread blocks take tiles from a counter in the workspace; and
-// the tile of the catalogue for GPUs and operands without that kernel, or -1.
+// How a GPU computes a call: the pipelined kernel's shape, whether its CTAs take tiles from a counter in the workspace, and the tile of the
+// catalogue for GPUs and operands that the pipelined kernel does not support, or -1.
 struct RaggedPlan {
   RaggedShape shape;
   bool counted;
   int32_t tile;
 };
 
-// Whether the factors of an arithmetic have scales: those of 8 bits. The scales are float32, and so is the sum of products times scales,
-// of int8 too.
+// Whether an arithmetic's operands have scales: those of 8 bits have. The scales are float32, and so are the scaled sums, even for int8.
 constexpr bool has_scales(Kind kind) { return bytes_of(arithmetic_of(kind).lhs) == 1; }
 constexpr DType ragged_accumulator_of(Kind kind) { return has_scales(kind) ? DType::f32 : accumulator_of(kind); }
 // Whether ragged products of an arithmetic may have results of a type.
@@ -119,12 +118,12 @@ struct RaggedCall {
   RaggedHalves halves;
   Activation activation;
   bool wide_sizes;         // group_sizes are int64
-  bool fast_accumulation;  // products of 8-bit floats may be summed over all of K by the tensor cores, with some 14 bits
-  bool undefined_rest;     // rows without weights are not written, of which there may be most; otherwise they are zeros
+  bool fast_accumulation;  // the tensor cores may accumulate 8-bit floats over all of K, with about 14 bits
+  bool undefined_rest;     // rows without weights are not written (they may be the majority); otherwise they become zeros
   int64_t m, k, n, groups, total_groups, lhs_rows;
   int64_t lhs_blocks, rhs_k_blocks, rhs_column_blocks;  // of the scales, if there are any
   int64_t batch[2];
-#define OPERAND(name, ...) RaggedOperand name;  // the accumulator's memory is that of the result
+#define OPERAND(name, ...) RaggedOperand name;  // the accumulator shares the result's memory
 #define RESULT(...)
 #include "ragged_operands.def"
   void* out;
@@ -133,7 +132,7 @@ struct RaggedCall {
   RaggedPlan plan;  // on a GPU
 
   int64_t columns() const { return gated ? 2 * n : n; }  // of the sums
-  // Whether rhs has a narrower type than the one that its products are computed in.
+  // Whether rhs has a narrower type than its arithmetic.
   bool is_mixed() const { return rhs_dtype != arithmetic_of(kind).rhs; }
   int64_t lhs_columns() const { return halves == RaggedHalves::lhs_first || halves == RaggedHalves::lhs_second ? 2 * k : k; }
   int64_t rhs_k() const { return halves == RaggedHalves::k ? k / 2 : k; }
@@ -161,7 +160,7 @@ inline constexpr RaggedOperand RaggedCall::* kRaggedMembers[kRaggedOperands] = {
 #include "ragged_operands.def"
 };
 
-// The shape of a call's operand, or of its result, in its form.
+// The shape of a call's operand or result.
 inline const OperandShape& shape_of(const RaggedCall& call, const RaggedOperandInfo& operand) {
   return call.contraction ? operand.contraction : operand.rows;
 }
@@ -172,7 +171,7 @@ inline int64_t elements_of(const RaggedCall& call, const RaggedOperandInfo& oper
   return elements;
 }
 
-// Whether a kernel has all operands of a call, its types, its form, its gates and its halves.
+// Whether a kernel supports a call's operands, types, form, gates and halves.
 inline bool has_all(RaggedKernel kernel, const RaggedCall& call) {
   for (int i = 0; i < kRaggedOperands; ++i) {
     if ((call.*kRaggedMembers[i]).data && !(kRaggedOperandTable[i].kernels & kernel)) return false;
@@ -197,21 +196,21 @@ inline RaggedCall entry_of(const RaggedCall& call, int64_t outer, int64_t inner)
   return entry;
 }
 
-// A scale's block: as many steps of K, and of rhs as many columns.
+// A scale's block: K elements, and columns of rhs.
 inline constexpr int kScaledDepth = 128, kScaledColumns = 128;
 // Whether rhs has a scale for each column of its matrices.
 inline bool has_column_scales(const RaggedCall& call) {
   return call.rhs_scale.data && !call.contraction && call.rhs_column_blocks == call.columns();
 }
 
-// Whether rhs may have a narrower type than the one that its products are computed in. Such weights are K-major, and their scales, if
-// any, are of blocks as above, or of single columns.
+// Whether rhs may have a narrower type than its arithmetic. Such weights are K-major, and their scales, if any, are per block as above or
+// per column.
 inline bool may_be_mixed(Kind kind, DType rhs) {
   return (kind == Kind::bf16 || kind == Kind::f16) && (rhs == DType::s8 || rhs == DType::s4 || rhs == DType::e4m3);
 }
 
-// Whether a call's arithmetic, type of rhs, layout, gathering and shape have a pipelined kernel, on devices that have any. Only ragged rows
-// of 16-bit types run in clusters, and no cluster gathers. Mixed products have one shape. int8 has ragged rows alone.
+// Whether a call's arithmetic, type of rhs, layout, gathering and shape have a pipelined kernel, on devices that have pipelined kernels.
+// Only ragged rows of 16-bit types run in clusters, and clusters never gather. Mixed products have one shape. int8 only has ragged rows.
 inline bool has_ragged_pipeline(Kind kind, DType rhs, bool contraction, bool transpose_rhs, bool gathers, RaggedShape shape) {
   if (rhs != arithmetic_of(kind).rhs) {
     return may_be_mixed(kind, rhs) && !contraction && transpose_rhs && !gathers && shape == RaggedShape::wide;
@@ -228,10 +227,10 @@ inline int ragged_half_elements(Kind kind) {
   const int line = 128 / bytes_of(arithmetic_of(kind).lhs);
   return line < 64 ? 64 : line;
 }
-// Of how many elements the lines of operands and results of a pipelined kernel must be multiples: of 16 bytes.
+// Lines of a pipelined kernel's operands and results must be multiples of this many elements (16 bytes).
 inline int pipelined_line_elements(Kind kind) { return 16 / bytes_of(arithmetic_of(kind).lhs); }
 
-// The head of the list of tiles: the epilogue of tiles whose group has a matrix, and that of tiles of zeros.
+// The header of the tile list: the epilogue of tiles whose group has a matrix, and the epilogue of zero tiles.
 struct TileEpilogues {
   Problem problem[2];
   Epilogue epilogue[2];
@@ -245,8 +244,8 @@ inline int64_t max_tiles(const RaggedCall& call, int rows, int cols) {
   return call.contraction ? call.groups * tiles_over(call.k, rows) * across : (call.m / rows + nonempty + 1) * across;
 }
 
-// The size in bytes of the counter of tiles, and of the list of all tiles that a GPU computes by a tile of the catalogue (with the
-// epilogues of tiles with and without a matrix).
+// The size in bytes of the tile counter, and of the tile list for a GPU that computes the call by a tile of the catalogue (with its
+// header).
 inline constexpr int64_t kRaggedCounterBytes = 4;
 // Limits that keep 32-bit arithmetic from overflowing: size + tile size, and tiles x 16-row units.
 inline constexpr int64_t kRaggedMostSize = INT32_MAX - 4096, kRaggedMostTiles = int64_t{1} << 26;

@@ -1,11 +1,10 @@
-// The custom call of ragged products: products over rows in groups whose sizes are data. This file has its contract, and the checks between
+// The custom call of ragged products: products over groups of rows with runtime sizes. This file has its contract, and the checks between
 // its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v7" on every platform.
 //
 // Rows belong to groups in order: group j of total_groups has the next max(group_sizes[j], 0) rows, but rows from m on do not exist,
 // whatever the sizes say. There are weights for `groups` groups only, beginning with group group_offset: group j has the weights w = j -
-// group_offset if 0 <= w < groups. A row "has weights" if its group has; rows after the last group do not.
-//
-// ragged_operands.def has the operands and what is computed of them.
+// group_offset if 0 <= w < groups. A row "has weights" if its group has; rows after the last group do not. ragged_operands.def lists the
+// operands and defines the result.
 //
 // Group sizes are in device memory, and no host code reads them on a GPU. Weights and biases of groups without rows are never read, and the
 // values of a row never reach the result of another group. Sums are computed in the accumulator's dtype, in an order that depends on the
@@ -14,12 +13,11 @@
 // With `gather`, lhs has any number of rows, and row gather[i] of it (the first or last one if there is no such row) takes the place of
 // lhs[i].
 //
-// Operands and results are row-major. With transpose_rhs, rhs is (groups, rhs_columns, rhs_k), and so is second; of a contraction, both
-// factors are (columns, rows). An operand that the call
-// does not have has no elements and rank 1. Results: out, and the workspace, bytes (uint8) that the plan needs (ragged_workspace_bytes),
-// absent if it needs none. The accumulator, of which only a ragged contraction with results of float32 has one, is aliased with the result.
-// Operands of the accumulator's type are for real numbers. The result has lhs's dtype, or float32 if that has 16 bits; of 8-bit factors it
-// is bfloat16 or float32.
+// Operands and results are row-major. With transpose_rhs, rhs is (groups, rhs_columns, rhs_k), and so is second; in a contraction, both
+// factors are (columns, rows). An absent operand has no elements and rank 1. Results: out, and the workspace (uint8,
+// ragged_workspace_bytes), absent if the plan needs none. The accumulator, which only a ragged contraction with float32 results has, is
+// aliased with the result. Operands of the accumulator's type are for real numbers. The result has lhs's dtype, or float32 if that has 16
+// bits; of 8-bit factors it is bfloat16 or float32.
 //
 // All of this is computed for a batch: the result has up to two more dimensions before its own, and so may each operand. They broadcast: an
 // operand that lacks one, or has size 1 in it, is shared along it. All sizes are at least 1 and follow from the operands' dimensions.
@@ -57,7 +55,7 @@ struct RaggedArguments {
   RaggedAttributes attributes;
 };
 
-// Checks that kernels exist for this arithmetic (kind) with this dtype of lhs.
+// Checks that kernels exist for this arithmetic (kind) and dtype of lhs.
 inline Fault check_ragged_kind(int64_t kind, ffi::DataType operands, ffi::DataType results) {
   const std::optional<DType> in = dtype_of(operands), out = dtype_of(results);
   if (kind < 0 || kind >= kKinds) {
@@ -80,10 +78,10 @@ inline std::string text_of(const ffi::Span<const int64_t>& dimensions) {
   return "(" + text + ")";
 }
 
-// The sizes of a call, as far as the operands that were read so far tell them.
+// The sizes of a call, as far as the operands read so far determine them.
 class KnownSizes {
  public:
-  // Reads the dimensions of an operand behind those of its batch.
+  // Reads the dimensions of an operand after its batch dimensions.
   Fault read(const RaggedOperandInfo& operand, const OperandShape& shape, bool transposed, const ffi::AnyBuffer& buffer) {
     const ffi::Span<const int64_t> dimensions = buffer.dimensions();
     const int batch = static_cast<int>(dimensions.size()) - shape.rank;
@@ -92,7 +90,7 @@ class KnownSizes {
       return fault("it must have " + std::to_string(shape.rank) + " dimensions, and up to two of the batch before them");
     }
     for (int i = 0; i < shape.rank; ++i) {
-      const int place = transposed && i >= shape.rank - 2 ? 2 * shape.rank - 3 - i : i;  // of a matrix, the last two
+      const int place = transposed && i >= shape.rank - 2 ? 2 * shape.rank - 3 - i : i;  // for a matrix, the last two
       const int64_t size = dimensions[batch + i];
       int64_t& known = sizes_[static_cast<int>(shape.sizes[place])];
       const char* const name = kRaggedSizeNames[static_cast<int>(shape.sizes[place])];
@@ -110,7 +108,7 @@ class KnownSizes {
 
 inline const RaggedOperandInfo& result_info() { return kRaggedOperandTable[kRaggedOperands]; }
 
-// Whether an operand of the table is there.
+// Whether an operand of the table is present.
 inline bool is_given(int index, const ffi::AnyBuffer& buffer) {
   return index < kRaggedRequired || buffer.element_count() > 0 || buffer.dimensions().size() != 1;
 }
@@ -120,7 +118,7 @@ inline bool has_real_sums(const RaggedCall& call) {
   return accumulator == DType::f32 || accumulator == DType::f64;
 }
 
-// Checks the dtype of an operand beside lhs.
+// Checks the dtype of an operand other than lhs.
 inline Fault check_ragged_dtype(const RaggedOperandInfo& operand, ffi::DataType type, RaggedCall& call) {
   const std::string name = operand.name;
   const std::optional<DType> dtype = dtype_of(type);
@@ -153,7 +151,8 @@ inline Fault check_ragged_buffers(const RaggedArguments& given, RaggedCall& call
     if (!is_given(i, buffer)) continue;
     if (shape.rank < 0)
       return std::string(call.contraction ? "a ragged contraction has no " : "only a ragged contraction has an ") + operand.name;
-    // Of ragged rows, what has a matrix for each group; of a contraction, both factors and their scales.
+    // Which operands have a transposed form: in ragged rows those with a matrix for each group; in a contraction both factors and their
+    // scales.
     const bool transposed = call.transpose_rhs && shape.rank == (call.contraction ? 2 : 3);
     if (Fault fault = known.read(operand, shape, transposed, buffer)) return fault;
     if (Fault fault = check_ragged_dtype(operand, buffer.element_type(), call)) return fault;
@@ -202,7 +201,7 @@ inline Fault check_ragged_batch(const RaggedArguments& given, RaggedCall& call) 
   return {};
 }
 
-// Checks that the call has only what its product can have.
+// Checks that the call has only operands and attributes that its product supports.
 inline Fault check_ragged_rules(const RaggedCall& call) {
   if (!has_real_sums(call) && (call.activation != Activation::none || call.gated)) return "complex numbers have no activation";
   if (call.contraction && (call.activation != Activation::none || call.gated)) return "a ragged contraction has no epilogue";
@@ -230,17 +229,17 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
     return "a ragged contraction with scales must have transpose_rhs";
   }
   const int64_t depth = call.contraction ? call.m : call.k;
-  const bool of_columns = has_column_scales(call);
+  const bool per_column = has_column_scales(call);
   if (!blocks(call.lhs_scale, call.lhs_blocks, call.k, call.contraction ? kScaledColumns : kScaledDepth) ||
       (call.contraction && !blocks(call.lhs_scale, call.rhs_k_blocks, depth, kScaledDepth)) ||
       !blocks(call.rhs_scale, call.rhs_k_blocks, depth, kScaledDepth) ||
-      !(blocks(call.rhs_scale, call.rhs_column_blocks, call.columns(), kScaledColumns) || of_columns)) {
-    return "a scale must have one block, or one for each 128 steps of K and 128 columns";
+      !(blocks(call.rhs_scale, call.rhs_column_blocks, call.columns(), kScaledColumns) || per_column)) {
+    return "a scale must have one block, or one for each 128 K elements and 128 columns";
   }
-  if (of_columns && call.rhs_column_blocks > 1 && call.rhs_k_blocks > 1 && !call.is_mixed()) {
+  if (per_column && call.rhs_column_blocks > 1 && call.rhs_k_blocks > 1 && !call.is_mixed()) {
     return "beside 8-bit lhs, a scale of a single column must have all of K";
   }
-  if (call.gated && call.rhs_scale.data && call.rhs_column_blocks > 1 && !of_columns && call.n % kScaledColumns) {
+  if (call.gated && call.rhs_scale.data && call.rhs_column_blocks > 1 && !per_column && call.n % kScaledColumns) {
     return "blocks of columns of a gated product must not lie in both halves";
   }
   if (call.halves == RaggedHalves::k && call.gated) return "a gated product has halves of columns";
@@ -253,7 +252,7 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
   return {};
 }
 
-// Fills in `call` except for its plan, or says what is wrong.
+// Fills in `call` except for its plan, or returns an error.
 inline Fault check_ragged_call(const RaggedArguments& given, RaggedCall& call) {
   const RaggedAttributes& attributes = given.attributes;
   if (given.operands.size() != kRaggedOperands) {
@@ -281,7 +280,7 @@ inline Fault check_ragged_call(const RaggedArguments& given, RaggedCall& call) {
   return {};
 }
 
-// Fills in the plan of `call`, for which `has_tile` says which tiles of the catalogue there are.
+// Fills in the plan of `call`; `has_tile` tells whether a tile of the catalogue exists.
 template <class HasTile>
 inline Fault check_ragged_plan(const RaggedAttributes& attributes, const HasTile& has_tile, RaggedCall& call) {
   if (attributes.shape < 0 || attributes.shape >= kRaggedShapes)

@@ -84,7 +84,8 @@ def deepseek_v3(x, layer, k, n_group=8, topk_group=4, routed_scaling_factor=2.5)
 
 
 def tunix_gemma4(x, layer, k):
-    normed = x * jax.lax.rsqrt(jnp.mean(x**2, axis=-1, keepdims=True) + 1e-6)
+    variance = jnp.mean(x.astype(jnp.float32) ** 2, axis=-1, keepdims=True)
+    normed = x * jax.lax.rsqrt(variance + 1e-6).astype(x.dtype)
     logits = normed * x.shape[-1] ** -0.5 * layer["router_scale"] @ layer["router_logits"]
     routing = moe.route(logits, k)
     scales = layer["per_expert_scale"][routing.experts]

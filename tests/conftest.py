@@ -1,5 +1,6 @@
 """Strict JAX for all tests: 64-bit types on, no silent promotion of dtypes or ranks, several CPU devices."""
 
+import functools
 import gc
 import os
 from importlib.metadata import version
@@ -23,6 +24,7 @@ os.environ["VBGEMM_CACHE"] = "off"  # plans by the cost model only, independent 
 import hypothesis
 import jax
 import pytest
+from jax._src.interpreters import mlir
 from no_skip import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 from slow_parts import mark_today, pytest_configure, pytest_report_header  # noqa: F401
 from source_tree import pytest_ignore_collect, pytest_terminal_summary  # noqa: F401
@@ -32,6 +34,11 @@ from jax_vbgemm._src.planner import entry
 
 # JAX keeps what it has traced and compiled: collections find little, and took a fifth of the time of reading the tests.
 gc.set_threshold(100_000, 20, 50)
+
+# Most of the time in which a small program is lowered is that of making a context of MLIR. Later versions of JAX use a
+# context several times by themselves.
+if version("jax").startswith("0.10."):
+    mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 # tests validate plans of the package's planners too, as plans of users' planners always are
 entry.TRUSTED = frozenset()

@@ -190,7 +190,7 @@ def ragged_scaled(draw: Draw) -> Call:
                 z, scale = value * up, first * np.abs(up) + second * np.abs(value) + first * second / 64
             y[part], size[part] = z, scale
         # Widened weights, and a gate's factors then, are rounded. The tensor cores add 128 products of 8-bit floats
-        # with some 14 bits, those of int8 exactly.
+        # with about 14 bits, those of int8 exactly.
         error = 2.0**-7 if mixed else 2.0**-17 if integers else 2.0**-9 if fast else 2.0**-11
         return [Compared(found, y, size * error / draw.rounding())]
 

@@ -115,6 +115,7 @@ CLASSES = [("jax_vbgemm", name) for name in ("RaggedArray", "Scaled", "View", "V
     ),
     ("jax_vbgemm.blocksparse", "BlockArray"),
     ("jax_vbgemm.irreps", "LinearMap"),
+    ("jax_vbgemm.irreps", "SymmetricContraction"),
     ("jax_vbgemm.irreps", "TensorProduct"),
     ("jax_vbgemm.irreps.equinox", "Linear"),
     ("jax_vbgemm.irreps.flax", "Linear"),

@@ -1,6 +1,6 @@
-// Conversions between elements and the numbers that are computed with: short floats to and from float32, rounding to nearest even, and
-// integers to and from their sums. They use integer arithmetic or F16C, which ignore the flush-to-zero mode that XLA sets on its threads,
-// so that subnormals survive.
+// Conversions between element types and compute types: short floats to and from float32, rounding to nearest even, and integers to and from
+// their accumulators. They use integer arithmetic or F16C, which ignore the flush-to-zero mode that XLA sets on its threads, so that
+// subnormals survive.
 #pragma once
 #include <type_traits>
 
@@ -10,7 +10,7 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-// The type of the numbers that elements and sums consist of: a complex number is a pair of them.
+// The real type of an element or accumulator: a complex number is a pair of real numbers.
 template <class E>
 struct ElementParts {
   using Number = E;
@@ -59,17 +59,17 @@ inline void narrow(float x, Float16& to) {
   uint32_t half;
   if (magnitude > 0x7f800000) {
     half = 0x7e00 | (magnitude >> 13 & 0x3ff);
-  } else if (magnitude >= 0x477ff000) {  // 65520 and larger numbers round to infinity
+  } else if (magnitude >= 0x477ff000) {  // values of 65520 or more round to infinity
     half = 0x7c00;
   } else if (magnitude < 0x33000000) {  // less than half the smallest subnormal
     half = 0;
   } else {
-    // `kept` are the bits that remain, `rest` those dropped: a normal number loses 13 bits, a subnormal one more for each power of two.
+    // `kept` are the remaining bits, `rest` the dropped bits: a normal value drops 13 bits, a subnormal one more for each power of two.
     const uint32_t exponent = magnitude >> 23, drop = exponent >= 113 ? 13 : 126 - exponent;
     const uint32_t fraction = (magnitude & 0x7fffff) | 0x800000, kept = fraction >> drop;
     const uint32_t rest = fraction & ((1u << drop) - 1), middle = 1u << (drop - 1);
     half = kept + (rest > middle || (rest == middle && (kept & 1)));
-    if (exponent >= 113) half += (exponent - 113) << 10;  // the leading 1 in `kept` adds the last step of the exponent
+    if (exponent >= 113) half += (exponent - 113) << 10;  // the leading 1 in `kept` increments the exponent
   }
   to.bits = static_cast<uint16_t>(sign | half);
 }
@@ -98,7 +98,7 @@ inline void narrow(float x, float& to) { to = x; }
 inline void narrow(double x, double& to) { to = x; }
 inline void narrow(uint32_t x, uint32_t& to) { to = x; }
 
-// Loads a vector's width of elements, converted to numbers.
+// Loads one vector of elements and converts them to the compute type.
 inline Vec<float> load_wide(const float* p) { return load<Vec<float>>(p); }
 inline Vec<double> load_wide(const double* p) { return load<Vec<double>>(p); }
 inline Vec<float> load_wide(const BFloat16* p) {
@@ -136,7 +136,7 @@ inline auto load_wide(const In* p, int n) {
   return load_wide(padded);
 }
 
-// Calls function(Lhs{}, Rhs{}) with an element of either side of an arithmetic.
+// Calls function(Lhs{}, Rhs{}) with an element of each operand type of an arithmetic.
 template <class Function>
 inline void for_kind(Kind kind, const Function& function) {
   switch (kind) {

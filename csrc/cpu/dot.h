@@ -1,7 +1,7 @@
-// Products with very few columns and a long K, as dot products of A's rows, which are read once and in order, with B's columns.
+// Products with very few columns and a large K, as dot products of A's rows with B's columns. A is read once and in order.
 //
-// The micro-kernel would fill few lanes, and would read so many rows side by side that they evict each other. Here each lane sums every
-// kLanes-th product of an element, and the lanes are added at the end, in an order that depends on neither the tile nor its rows.
+// The micro-kernel would fill few lanes, and would read many rows at a time that evict each other. Here each lane sums every kLanes-th term
+// of an element, and the lanes are added at the end in an order that depends neither on the tile nor on its rows.
 #pragma once
 #include "cpu/convert.h"
 #include "cpu/kernels.h"
@@ -9,9 +9,8 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-// Dot products serve widths at which the micro-kernel would leave half of its lanes idle, and always up to four columns. The exception is
-// float64 in 512-bit vectors, with a limit of two: from three columns on the micro-kernel reads as fast as memory permits, and dot products
-// do not.
+// The maximum number of columns for dot products: widths at which the micro-kernel would leave half of its lanes idle, and at least four.
+// The exception is float64 in 512-bit vectors, with a limit of two: from three columns on, only the micro-kernel reads at memory speed.
 template <class T>
 inline constexpr int kMaxDotColumns = kLanes<T> > 8        ? kLanes<T> / 2
                                       : kVectorBytes == 64 ? 2
@@ -59,8 +58,8 @@ inline T sum_of_lanes(Vec<T> v) {
   return lanes[0];
 }
 
-// How many rows are computed together: as many as the registers hold sums for. More rows mean fewer reads of B, which exceeds the level-1
-// cache.
+// The number of rows computed together, limited by the registers for their accumulators. More rows mean fewer reads of B, which exceeds the
+// level-1 cache.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int dot_group(int n) { return n <= 6 ? 4 : 3; }
 #else

@@ -1,7 +1,7 @@
-// The epilogue of a block of finished sums: scale activation(alpha sum + beta source + bias), in the accumulator's arithmetic.
+// The epilogue of a block of sums: scale activation(alpha sum + beta source + bias), in the accumulator's arithmetic.
 //
-// The activations are built on one exponential of numbers that are not positive, which neither overflows nor loses small results. All of
-// them propagate NaN. They use the compiler's vector extensions, because calls of libm would take longer than the products.
+// The activations are built on one exponential for non-positive arguments, which neither overflows nor loses small results. All of them
+// propagate NaN. They use the compiler's vector extensions, because libm calls would take longer than the products.
 #pragma once
 #include <type_traits>
 
@@ -72,7 +72,7 @@ inline Vec<T> exp_not_positive(Vec<T> x) {
   return y * power_of_two<T>(half) * power_of_two<T>(exponent - half);
 }
 
-// The functions of activations.def, of vectors of numbers.
+// The functions that activations.def uses, for vectors.
 template <class T>
 struct Activations {
   static Vec<T> relu(Vec<T> x) { return x <= T(0) ? Vec<T>{} : x; }
@@ -110,7 +110,7 @@ struct Activations {
   }
 };
 
-// Multiplies vectors of numbers by a scalar; complex vectors hold (re, im) pairs.
+// Multiplies vectors by a scalar; complex vectors hold (re, im) pairs.
 template <class T, int kParts>
 class Scale {
  public:
@@ -133,15 +133,15 @@ class Scale {
   T re_, im_;
 };
 
-// Applies the epilogue to rows x columns sums in place; the first sum belongs to element (i, j) of the product. Rows are `width` numbers
-// apart, a multiple of a vector. This is one function that is never inlined: compilers contract different products and sums in different
-// copies, and the bits of a result would then depend on the plan.
+// Applies the epilogue to rows x columns sums in place; the first sum belongs to element (i, j) of the product. Rows are `width` reals
+// apart, a multiple of the vector width. This function is never inlined: compilers would contract multiply-adds differently in different
+// copies, and the bits of a result would depend on the plan.
 template <int kParts, class Out, class T>
 __attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64_t width, int64_t rows, int64_t columns, int64_t i,
                                             int64_t j) {
   constexpr int kWidth = kLanes<T>;
   const Scale<T, kParts> alpha(finish.alpha), beta(finish.beta);
-  // Counts: as in BLAS, alpha = 0 ignores the sum, even if it is NaN.
+  // As in BLAS, alpha = 0 ignores the sum, even if it is NaN.
   const bool reads_source = finish.source.data && !beta.zero(), counts = !alpha.zero();
   alignas(64) T source[kMaxVectors * kWidth] = {}, bias[kMaxVectors * kWidth] = {}, scale[kMaxVectors * kWidth] = {};
   const auto read = [&](const Matrix& x, auto element, int64_t row, T* to) {
@@ -184,8 +184,8 @@ inline void write_block(const P& p, T* sums, int64_t width, int64_t rows, int64_
 #include "dtypes.def"
 }
 
-// As write_block, for rows of few columns whose sums follow each other without gaps. If the rows of C have no gaps either, and there is no
-// epilogue, they are written as one long row.
+// Like write_block, for short rows whose sums are dense. If C is dense as well and there is no epilogue, the rows are written as one long
+// row.
 template <class Lhs>
 inline void write_rows(const Product& p, SumNumberOf<Lhs>* sums, int64_t i, int64_t rows) {
   using T = SumNumberOf<Lhs>;

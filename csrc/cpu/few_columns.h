@@ -1,7 +1,7 @@
-// Products with few columns, many rows and a short K. The lanes of a vector that a row of C leaves idle take further steps of K.
+// Products with few columns, many rows and a small K. The vector lanes that a row of C would leave idle take further K elements.
 //
-// A vector holds, for each column, S partial sums side by side, each over every S-th step. S steps of a row of A are loaded once for all
-// columns. At the end the partial sums of a column are added pairwise, in an order that depends on neither the tile nor its rows.
+// A vector holds, for each column, S adjacent partial sums, each over every S-th K element. S elements of a row of A are loaded once for
+// all columns. At the end the partial sums of a column are added pairwise, in an order that depends neither on the tile nor on its rows.
 #pragma once
 #include <type_traits>
 
@@ -9,7 +9,7 @@
 #include "cpu/epilogue.h"
 #include "cpu/kernels.h"
 #include "cpu/pack.h"
-#include "cpu/past_caches.h"
+#include "cpu/streaming_stores.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
@@ -21,13 +21,13 @@ inline V add_neighbours(V u, V v, Lanes<kLane...>) {
          V{(kLane < kCount / 2 ? u[2 * kLane % kCount + 1] : v[2 * kLane % kCount + 1])...};
 }
 
-// Takes lanes from u and v alternately, as many as a vector holds.
+// Interleaves the lanes of u and v into one vector.
 template <class V, int... kLane>
 inline V interleave(V u, V v, Lanes<kLane...>) {
   return V{(kLane % 2 == 0 ? u[kLane / 2] : v[kLane / 2])...};
 }
 
-// Combines S vectors that are `stride` numbers apart: lane j of each vector, then lane j + 1 of each.
+// Interleaves S vectors that are `stride` values apart: lane j of each vector, then lane j + 1 of each.
 template <int S, class T>
 inline Vec<T> interleave(const T* from, int64_t stride) {
   if constexpr (S == 1) {
@@ -37,14 +37,14 @@ inline Vec<T> interleave(const T* from, int64_t stride) {
   }
 }
 
-// One product of real elements Lhs and Rhs, computed in numbers of type T.
+// One product of real elements Lhs and Rhs, computed in type T.
 template <class Lhs, class Rhs>
 class FewColumns {
   using T = SumNumberOf<Lhs>;
 
  public:
   // Whether this algorithm computes the product. The answer is the same for all parts of a problem.
-  static bool takes(const Product& p) {
+  static bool supports(const Product& p) {
     return p.a.col_stride == 1 && p.whole_m >= kManyRows && p.whole_n <= kWidth / 2 && p.k >= 2 && p.k <= kMaxK;
   }
 
@@ -66,12 +66,12 @@ class FewColumns {
   using V = Vec<T>;
   using Int = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
   using Ints = Vec<Int>;
-  static constexpr int kWidth = kLanes<T>, kGroup = kVectorBytes == 64 ? 16 : 8;  // rows whose sums the registers hold
+  static constexpr int kWidth = kLanes<T>, kGroup = kVectorBytes == 64 ? 16 : 8;  // rows whose accumulators fit the registers
   static constexpr bool kConverts = sizeof(Lhs) != sizeof(T);
   // With fewer rows the micro-kernel is faster, as measured on two Zen 5 cores with AVX-512 (2026-11-23, docs/design/cpu.md, P7).
   static constexpr int64_t kManyRows = 12;
   static constexpr int64_t kMaxK = 32 * kWidth;
-  static constexpr int64_t kRows = 128;  // rows whose results are kept together until they are finished
+  static constexpr int64_t kRows = 128;  // rows whose sums are buffered before the epilogue
   static_assert(kMaxK / 2 * kVectorBytes <= Scratch::kBytesB && kRows * kMaxK * static_cast<int64_t>(sizeof(T)) <= Scratch::kBytesA);
   static_assert(kGroup >= kWidth && kRows % kGroup == 0);
 
@@ -83,8 +83,8 @@ class FewColumns {
     return Ints{kLane...};
   }
 
-  // Interleaves the steps of B, which has one vector for each step of K. The last, partial group also covers earlier steps, so that
-  // no load leaves A; are_left_ zeroes these.
+  // Interleaves the rows of B, one vector per K element. The last, partial group overlaps earlier elements, so that no load leaves A;
+  // is_new_lane_ zeroes the overlap.
   template <int S>
   void interleave_steps() {
     if constexpr (S > 2) {
@@ -93,8 +93,8 @@ class FewColumns {
     T* to = packed_b_;
     int64_t k = 0;
     for (; k + S <= k_; k += S, to += kWidth) store(to, interleave<S>(packed_b_ + k * kWidth, kWidth));
-    are_left_ = (numbered(AllLanes<T>{}) & (S - 1)) >= static_cast<Int>(S - (k_ - k));
-    if (k < k_) store(to, V(Ints(interleave<S>(packed_b_ + (k_ - S) * kWidth, kWidth)) & are_left_));
+    is_new_lane_ = (numbered(AllLanes<T>{}) & (S - 1)) >= static_cast<Int>(S - (k_ - k));
+    if (k < k_) store(to, V(Ints(interleave<S>(packed_b_ + (k_ - S) * kWidth, kWidth)) & is_new_lane_));
   }
 
   template <int S>
@@ -104,8 +104,8 @@ class FewColumns {
     }
     constexpr int kColumns = kWidth / S;
     const auto* a = static_cast<const NumberOf<Lhs>*>(p.a.data);
-    const bool in_place = finishes_in_place(p), streams = goes_past_caches(p) && writes_vectors(p);
-    const int64_t ahead = streams ? prefetch_distance(p, kGroup) : 0;
+    const bool in_place = finishes_in_place(p), streams = should_stream(p) && writes_vectors(p);
+    const int64_t prefetch_bytes = streams ? prefetch_distance(p, kGroup) : 0;
     alignas(64) T results[kRows * kColumns], dense[kRows * kColumns];
     for (int64_t i = 0; i < p.m; i += kRows, a += kRows * p.a.row_stride) {
       const int64_t rows = smaller(kRows, p.m - i);
@@ -113,9 +113,9 @@ class FewColumns {
       T* const to = in_place && p.n == kColumns ? c : results;
       if constexpr (kConverts) {
         copy_block<1>(a, p.a.row_stride, 1, rows, k_, copy_of_a_);
-        multiply<S>(copy_of_a_, k_, rows, to, streams, ahead);
+        multiply<S>(copy_of_a_, k_, rows, to, streams, prefetch_bytes);
       } else {
-        multiply<S>(a, p.a.row_stride, rows, to, streams, ahead);
+        multiply<S>(a, p.a.row_stride, rows, to, streams, prefetch_bytes);
       }
       T* const sums = in_place ? c : dense;
       if (p.n < kColumns) copy_rows<kColumns>(results, rows, p.n, sums);
@@ -126,19 +126,19 @@ class FewColumns {
   template <int kColumns>
   static void copy_rows(const T* from, int64_t rows, int64_t columns, T* to) {
     for (; rows * columns >= kColumns; --rows, from += kColumns, to += columns) {
-      __builtin_memcpy(to, from, kColumns * sizeof(T));  // copies more than the row; the rows after it are written later
+      __builtin_memcpy(to, from, kColumns * sizeof(T));  // copies past the end of the row; later rows overwrite that
     }
     for (; rows > 0; --rows, from += kColumns, to += columns) {
       for (int64_t j = 0; j < columns; ++j) to[j] = from[j];
     }
   }
 
-  // Computes rows of kWidth / S sums without gaps. streams: they are written past the caches. ahead: how many bytes ahead A is prefetched.
+  // Computes dense rows of kWidth / S sums. streams: use streaming stores. prefetch_bytes: prefetch distance of A in bytes.
   template <int S>
-  void multiply(const T* a, int64_t a_row, int64_t rows, T* to, bool streams, int64_t ahead) const {
+  void multiply(const T* a, int64_t a_row, int64_t rows, T* to, bool streams, int64_t prefetch_bytes) const {
     constexpr int kVectors = kGroup / S;
     for (; rows >= kGroup; rows -= kGroup, a += kGroup * a_row, to += kVectors * kWidth) {
-      if (ahead) prefetch(reinterpret_cast<const char*>(a) + ahead, kGroup * a_row * static_cast<int64_t>(sizeof(T)));
+      if (prefetch_bytes) prefetch(reinterpret_cast<const char*>(a) + prefetch_bytes, kGroup * a_row * static_cast<int64_t>(sizeof(T)));
       V sums[kGroup];
       multiply_group<S>([=](int r) { return a + r * a_row; }, sums);
 #pragma GCC unroll 16
@@ -165,7 +165,7 @@ class FewColumns {
     if (k < k_) {
       const V steps = load<V>(b);
 #pragma GCC unroll 16
-      for (int r = 0; r < kGroup; ++r) sums[r] += V(Ints(load_repeated<S>(row(r) + k_ - S)) & are_left_) * steps;
+      for (int r = 0; r < kGroup; ++r) sums[r] += V(Ints(load_repeated<S>(row(r) + k_ - S)) & is_new_lane_) * steps;
     }
 #pragma GCC unroll 4
     for (int step = 1, count = kGroup / 2; step < S; step *= 2, count /= 2) {
@@ -175,8 +175,8 @@ class FewColumns {
   }
 
   int64_t k_;
-  int64_t steps_;  // steps of K in a vector
-  Ints are_left_;  // lanes of the last vector whose steps have not been summed before
+  int64_t steps_;     // K elements in a vector
+  Ints is_new_lane_;  // lanes of the last vector whose K elements have not been summed before
   T* copy_of_a_;
   T* packed_b_;
 };

@@ -1,4 +1,4 @@
-// Cuts ragged products into pieces, and computes the pieces.
+// Divides ragged products into pieces, and computes the pieces.
 #include "cpu/group_walk.h"
 
 #include <algorithm>
@@ -85,13 +85,13 @@ Matrix from(const Matrix& x, int64_t row, int64_t col, DType dtype) {
   return {x.data ? element(x.data, row * x.row_stride + col * x.col_stride, dtype) : nullptr, x.row_stride, x.col_stride};
 }
 
-// Pieces have the sizes of CPU tiles of the catalogue, which suit a core's caches. One with few rows gets more columns, and vice versa.
+// Pieces have the sizes of the catalogue's CPU tiles, which suit a core's caches. A piece with few rows gets more columns, and vice versa.
 constexpr int64_t kPiecesPerThread = 8;
 
-// How many parts a length is cut into. A length that exceeds `part` a little remains whole.
+// The number of parts into which a length is divided. A length that exceeds `part` only slightly is not divided.
 int64_t parts(int64_t length, int64_t part) { return std::max<int64_t>(1, ceil_div(length - part / 4, part)); }
 
-// How many parts the rows and the columns of a product are cut into.
+// The number of parts into which the rows and the columns of a product are divided.
 struct PieceCounts {
   int64_t rows, cols;
 };
@@ -134,7 +134,7 @@ void GroupWalk::run(int64_t begin, int64_t end) const {
     while (piece >= first_piece_[product + 1]) ++product;
     const GroupProduct& p = products_[product];
     const PieceCounts parts = piece_counts(p, rows_, cols_);
-    // The row index varies fastest: such pieces use the same columns of b, which stay in a cache.
+    // The row index varies fastest: consecutive pieces use the same columns of b, which stay in a cache.
     const int64_t index = piece - first_piece_[product], y = index % parts.rows, x = index / parts.rows;
     const int64_t row = p.m * y / parts.rows, rows = p.m * (y + 1) / parts.rows - row;
     const int64_t col = p.n * x / parts.cols, cols = p.n * (x + 1) / parts.cols - col;
@@ -143,14 +143,14 @@ void GroupWalk::run(int64_t begin, int64_t end) const {
     Finish finish{{1, 0}, {0, 0}, {}, from(p.bias, row, col, out_dtype_), activation_, scale};
     const bool finishes = p.k > 0 && (finish.bias.data || finish.scale.data || activation_ != Activation::none);
     kernels().multiply({kind_, out_dtype_, rows, cols, p.k, from(p.a, row, 0, arithmetic.lhs), from(p.b, 0, col, arithmetic.rhs),
-                        from(p.c, row, col, out_dtype_), finishes ? &finish : nullptr, p.m, p.n, past_caches_},
+                        from(p.c, row, col, out_dtype_), finishes ? &finish : nullptr, p.m, p.n, may_stream_},
                        scratch);
   }
 }
 
 void add_products(const RaggedCall& call, GroupWalk& walk) {
   const int64_t bytes = call.batch[0] * call.batch[1] * results_of(call) * bytes_of(call.out_dtype);
-  if (bytes >= kCacheBytes) walk.past_caches();
+  if (bytes >= kCacheBytes) walk.allow_streaming();
   for (int64_t outer = 0; outer < call.batch[0]; ++outer) {
     for (int64_t inner = 0; inner < call.batch[1]; ++inner) Entry(entry_of(call, outer, inner), walk).add_products();
   }

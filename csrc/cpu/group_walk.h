@@ -1,4 +1,4 @@
-// Runs ragged products on the CPU. The sizes of the groups are read when the call runs, groups are cut into pieces of about the same work,
+// Runs ragged products on the CPU. The sizes of the groups are read when the call runs, groups are divided into pieces of about equal work,
 // and the caller and helpers from a thread pool claim the pieces. No operand is expanded or copied as a whole.
 #pragma once
 #include <cstdint>
@@ -10,22 +10,21 @@
 
 namespace vbgemm {
 
-// The product of one group, c = scale activation(a b + bias). k = 0 without an epilogue stands for rows without weights, which become
-// zero.
+// The product of one group, c = scale activation(a b + bias). k = 0 without an epilogue means rows without weights, which become zero.
 struct GroupProduct {
   int64_t m, n, k;
   Matrix a, b, c;
-  Matrix bias, scale;  // of each row; addressed like c; data is null if absent
+  Matrix bias, scale;  // per row; addressed like c; data is null if absent
 };
 
-// The products of a call's groups, cut into pieces.
+// The products of a call's groups, divided into pieces.
 class GroupWalk {
  public:
   GroupWalk(Kind kind, DType out_dtype, Activation activation) : kind_(kind), out_dtype_(out_dtype), activation_(activation) {}
 
   void add(const GroupProduct& product);
-  void cut(int64_t threads);                   // to be called after the last product; makes enough pieces for the threads
-  void past_caches() { past_caches_ = true; }  // results are written past the caches where that pays
+  void cut(int64_t threads);                      // to be called after the last product; makes enough pieces for the threads
+  void allow_streaming() { may_stream_ = true; }  // permits streaming stores
 
   int64_t pieces() const { return first_piece_.empty() ? 0 : first_piece_.back(); }
   double work() const { return work_; }  // in multiply-adds
@@ -39,7 +38,7 @@ class GroupWalk {
   std::vector<int64_t> first_piece_;  // of each product, and one past the last piece
   int64_t rows_ = 1, cols_ = 1;       // maximum size of a piece
   double work_ = 0;
-  bool past_caches_ = false;
+  bool may_stream_ = false;
 };
 
 // Adds the products of all entries of a call. No group size, whatever its value, leads outside the call's buffers.

@@ -9,8 +9,8 @@ namespace vbgemm {
 namespace {
 
 const Kernels& choose() {
-  const char* wish = std::getenv("VBGEMM_CPU_ISA");
-  const std::string_view name = wish ? wish : "";
+  const char* requested = std::getenv("VBGEMM_CPU_ISA");
+  const std::string_view name = requested ? requested : "";
   if (name == kPortableKernels.name) return kPortableKernels;
 #if defined(__x86_64__) && !defined(VBGEMM_PORTABLE)
   __builtin_cpu_init();

@@ -1,5 +1,5 @@
-// The interface between the walk over a plan and the kernels of one instruction set: a small product, or the split-K partial sums of one,
-// and the functions that compute it.
+// The interface between the walk over a plan and the kernels of one instruction set: the description of a small product or of split-K
+// partial sums, and the functions that compute it.
 #pragma once
 #include <cstdint>
 
@@ -14,9 +14,9 @@ struct Matrix {
   int64_t row_stride, col_stride;
 };
 
-// The epilogue on the way to c: scale activation(alpha sum + beta source + bias). source, bias and scale are addressed like c; their data
-// is null where the epilogue does not have them. source and bias have c's dtype; scale has the accumulator's, which must be real. If beta
-// is 0, source is not read.
+// The epilogue: scale activation(alpha sum + beta source + bias). source, bias and scale are addressed like c; their data is null where the
+// epilogue does not have them. source and bias have c's dtype; scale has the accumulator's, which must be real. If beta is 0, source is not
+// read.
 struct Finish {
   double alpha[2], beta[2];  // real and imaginary parts
   Matrix source, bias;
@@ -24,7 +24,7 @@ struct Finish {
   Matrix scale{};
 };
 
-// The two matrices of one more product of a sum: a is m x k, b is k x n.
+// The factors of a further product of a sum: a is m x k, b is k x n.
 struct Factors {
   int64_t k;
   Matrix a, b;
@@ -38,7 +38,7 @@ struct Product {
   Matrix a, b, c;
   const Finish* finish;      // null: c = a b
   int64_t whole_m, whole_n;  // sizes of the whole problem that this product is a part of
-  bool past_caches;          // whether c is written with non-temporal stores, past the caches
+  bool may_stream;           // whether c may be written by streaming (non-temporal) stores
 };
 
 // c = finish(the sum over `slices` sets of split-K partial sums, each rows x cols accumulators). The rows of a set are `pitch` apart, the
@@ -56,18 +56,18 @@ struct PartialSums {
 // A thread's working memory. Its size is fixed, because a product of any size is cut into blocks that fit.
 struct alignas(64) Scratch {
   static constexpr int kBytesA = 384 << 10, kBytesB = 96 << 10, kBytesSums = 256 << 10, kBytesResults = 16 << 10, kBytesTotals = 64 << 10;
-  char a[kBytesA];               // a block of A, copied where it cannot be read well in place: half of a level-2 cache
+  char a[kBytesA];               // a copy of a block of A that cannot be read efficiently in place: half of a level-2 cache
   char b[kBytesB];               // one panel of B
-  char sums[kBytesSums];         // sums over the first parts of a long K
-  char results[kBytesResults];   // results on their way past the caches
-  char totals[2][kBytesTotals];  // the total of products that are added up, and the next product
+  char sums[kBytesSums];         // partial sums over the first parts of a large K
+  char results[kBytesResults];   // results before their streaming stores
+  char totals[2][kBytesTotals];  // the running total of a sum of products, and the next product
 };
 
 // The kernels of one instruction set. Each translation unit kernels_*.cc defines one such set.
 struct Kernels {
   const char* name;
   void (*multiply)(const Product&, Scratch&);
-  // c = finish(a b + the products of `more`, in order); it does not write past the caches.
+  // c = finish(a b + the products of `more`, in order), without streaming stores.
   void (*multiply_sum)(const Product&, const Factors* more, int64_t count, Scratch&);
   void (*add_partial_sums)(const PartialSums&);
 };

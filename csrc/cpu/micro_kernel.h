@@ -1,15 +1,15 @@
-// The micro-kernel: a block of C, R rows by a few vectors, is held in registers while k runs.
+// The micro-kernel: a block of C (R rows by a few vectors) stays in registers while k runs.
 //
-// Each element of C is one chain of multiply-adds in ascending k, whatever R and the block's place. So the bits of a result do not depend
-// on how C is cut into tiles. A complex product is computed as a real one: each row of A becomes two rows, its real and its imaginary
+// Each element of C is one chain of multiply-adds in ascending k, for every R and every position of the block. So the bits of a result do
+// not depend on how C is tiled. A complex product is computed as a real one: each row of A becomes two rows, its real and its imaginary
 // parts, and B is used as it is in memory, as (re, im) pairs. join() adds the two rows.
 #pragma once
-#include "cpu/past_caches.h"
 #include "cpu/simd.h"
+#include "cpu/streaming_stores.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
-// The arguments of one call: `groups` consecutive groups of R rows, all with the same columns of B. Strides are in real numbers.
+// The arguments of one call: `groups` consecutive groups of R rows, all with the same columns of B. Strides count real numbers.
 template <class T>
 struct Micro {
   int64_t groups, k;
@@ -17,16 +17,16 @@ struct Micro {
   int64_t a_row, a_k;
   const T* b;  // rows of contiguous numbers
   int64_t b_k;
-  int64_t last;      // where the last of several vectors begins: it overlaps the one before it if they have fewer columns than lanes
-  int tail;          // lanes of an only vector that belong to C; memory behind them is not read
+  int64_t last;      // column of the last of several vectors, which overlaps the previous one if the columns do not fill it
+  int tail;          // lanes of a single vector that belong to C; memory after them is not read
   bool scales;       // results are multiplied by alpha
-  bool streams;      // C is written in whole vectors, past the caches
-  const T* sums_in;  // sums to start from, or null for zero; laid out as sums_out
-  T* sums_out;       // where the sums go if K is not finished, else null
+  bool streams;      // C is written by streaming stores of whole vectors
+  const T* sums_in;  // initial sums, or null for zero; laid out like sums_out
+  T* sums_out;       // destination of the sums if K is not finished, otherwise null
   int64_t sums_row;
   T* c;  // where the finished result goes
   int64_t c_row;
-  int64_t ahead;  // how many bytes ahead of its rows a group prefetches; 0: none
+  int64_t prefetch_bytes;  // prefetch distance in bytes; 0: no prefetch
   T alpha;
 };
 
@@ -36,7 +36,7 @@ inline V times_i(V v, Lanes<kLane...>) {
   return V{v[kLane ^ 1]...} * V{(kLane & 1 ? 1 : -1)...};
 }
 
-// Makes a vector of results from its sums, which for a complex product are those of the real and of the imaginary row.
+// Combines sums into a vector of results; a complex product has sums of a real and of an imaginary row.
 template <bool kComplex, class T, class V>
 inline V join(V sums, [[maybe_unused]] V sums_im) {
   if constexpr (kComplex) sums += times_i(sums_im, AllLanes<T, sizeof(V)>{});
@@ -48,15 +48,15 @@ struct Constant {
   constexpr bool operator()() const { return kValue; }
 };
 
-// The compiler forgets how a pointer was computed. Otherwise it computes the addresses of all rows ahead of the loops, more than there are
-// registers for, which for small products takes as long as the products.
+// Hides from the compiler how a pointer was computed. Otherwise it computes the addresses of all rows before the loops, more than there are
+// registers, which takes as long as a small product.
 template <class P>
 inline P* opaque(P* p) {
   asm("" : "+r"(p));
   return p;
 }
 
-// Rows of A that advance together: a pointer to every third row, because x86-64 adds one or two strides to a pointer at no cost.
+// Rows of A that advance together: a pointer to every third row, because x86-64 addressing adds one or two strides for free.
 template <class T, int R>
 class RowsOfA {
  public:
@@ -76,8 +76,8 @@ class RowsOfA {
   int64_t stride_;
 };
 
-// Rows of R elements by NV vectors, the last of which has half the width if kHalf. Several vectors need no mask: both of two that overlap
-// compute the same numbers.
+// Rows of R elements by NV vectors, the last of which has half the width if kHalf. Several vectors need no mask: two overlapping vectors
+// compute the same values.
 template <class T, bool kComplex, int R, int NV, bool kHalf>
 void micro_kernel(const Micro<T>& x) {
   constexpr int kParts = kComplex ? 2 : 1, kRows = R * kParts, kWidth = kLanes<T>, kWhole = NV - 1;
@@ -88,14 +88,14 @@ void micro_kernel(const Micro<T>& x) {
   const T *a_rows = x.a, *sums_in = x.sums_in;
   T *c = x.c, *sums_out = x.sums_out;
   for (int64_t group = x.groups; group > 0; --group) {
-    if (x.ahead) prefetch(reinterpret_cast<const char*>(a_rows) + x.ahead, R * x.a_row * static_cast<int64_t>(sizeof(T)));
+    if (x.prefetch_bytes) prefetch(reinterpret_cast<const char*>(a_rows) + x.prefetch_bytes, R * x.a_row * static_cast<int64_t>(sizeof(T)));
     V sums[kRows][NV];
     Last last[kRows];
     RowsOfA<T, R> a(a_rows, x.a_row);
     a_rows += R * x.a_row;
     const int64_t a_k = x.a_k, b_k = x.b_k;
     const T* b = x.b;
-    // One step of K. The first step multiplies only: sums that are set to zero before it take small products some percent of their time.
+    // One K element. The first one only multiplies: zeroing the sums beforehand would cost small products a few percent.
     const auto step = [&](auto is_first) __attribute__((always_inline)) {
       const auto add = [&](auto& sum, auto product) { sum = is_first() ? product : sum + product; };
       V row[NV];
@@ -180,7 +180,8 @@ void micro_kernel(const Micro<T>& x) {
   }
 }
 
-// Rows of the micro-kernels that are 1, 2, 3 and 4 vectors wide: as many sums as the registers hold beside a row of B and an element of A.
+// Rows of the micro-kernels that are 1, 2, 3 and 4 vectors wide: as many accumulators as fit the registers next to a row of B and an
+// element of A.
 #if defined(__AVX512F__) || defined(__aarch64__)
 inline constexpr int kMaxRows[] = {14, 14, 9, 6};
 #else
@@ -188,7 +189,7 @@ inline constexpr int kMaxRows[] = {8, 6, 4, 2};
 #endif
 inline constexpr int kMaxVectors = 4, kMaxSums = 28;
 
-// The micro-kernels, and how a block of C is divided among them.
+// The micro-kernels, and the division of a block of C among them.
 template <class T, bool kComplex>
 struct MicroKernels {
   using Function = void (*)(const Micro<T>&);
@@ -205,8 +206,8 @@ struct MicroKernels {
     return static_cast<int>(left == 3 ? 3 : smaller(left, 2));
   }
 
-  // Describes a panel of `numbers` columns in `vectors` vectors, and returns whether its micro-kernels are those whose last vector has half
-  // the width. Processors that compute 512 bits in two passes need one for it.
+  // Describes a panel of `numbers` real columns in `vectors` vectors, and returns whether to use the micro-kernels whose last vector has
+  // half the width, which takes processors with two-pass 512-bit units one pass.
   static bool set_columns(Micro<T>& micro, int vectors, int64_t numbers) {
     micro.tail = static_cast<int>(numbers - (vectors - 1) * kLanes<T>);
     const bool half = has_half(vectors) && micro.tail <= kLanes<T> / 2;
@@ -249,15 +250,15 @@ inline constexpr Reciprocals kReciprocals;
 
 // Divides rows into groups as evenly as possible: 16 rows become 6, 5 and 5, which hide latencies better than 6, 6 and 4.
 struct RowGroups {
-  static constexpr int kMostRows = Reciprocals::kMaxDivisor;
+  static constexpr int kMaxGroupRows = Reciprocals::kMaxDivisor;
   RowGroups(int m, int most) : count(quotient(m + most - 1, most)), base(quotient(m, count)), larger(m - base * count) {}
   int rows(int group) const { return base + (group < larger); }
-  // How many groups from this one on have as many rows.
-  int alike(int group) const { return (group < larger ? larger : count) - group; }
+  // The number of consecutive groups from this one on with the same number of rows.
+  int same_size_groups(int group) const { return (group < larger ? larger : count) - group; }
   int count, base, larger;
 
  private:
-  // x / y, exact for these sizes. The choice of a micro-kernel would wait for divisions.
+  // x / y, exact for these sizes: a division instruction would delay the choice of a micro-kernel.
   static int quotient(int x, int y) { return static_cast<int>(static_cast<uint32_t>(x) * kReciprocals.of[y] >> Reciprocals::kShift); }
 };
 

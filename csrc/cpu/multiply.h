@@ -13,13 +13,13 @@
 #include "cpu/kernels.h"
 #include "cpu/micro_kernel.h"
 #include "cpu/pack.h"
-#include "cpu/past_caches.h"
 #include "cpu/short_rows.h"
 #include "cpu/small.h"
+#include "cpu/streaming_stores.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
-// One product of elements Lhs and Rhs, each of kParts numbers, computed in numbers of type T.
+// One product of elements Lhs and Rhs, each of kParts reals, computed in type T.
 template <class Lhs, class Rhs>
 class Multiplier {
   using A = NumberOf<Lhs>;
@@ -27,7 +27,7 @@ class Multiplier {
   using T = SumNumberOf<Lhs>;
 
  public:
-  // first, last: the position among the products of a sum, which are computed one after the other and pass their sums on in scratch memory.
+  // first, last: the position among the products of a sum, which are computed one after another and keep their sums in scratch memory.
   Multiplier(const Product& p, Scratch& scratch, bool first = true, bool last = true)
       : p_(p),
         first_(first),
@@ -40,13 +40,13 @@ class Multiplier {
         in_place_(!kConverts && p.c.col_stride == 1 && (!p.finish || only_scales(*p.finish))) {}
 
   void run() {
-    // Nothing of the loops below is left of a product of this size: it has one block, whose K has one part.
+    // Shortcut: a product of this size has one block with one part of K, so the loops below would run once.
     if (p_.m <= kMaxRowsA && p_.n * kParts < kWide && p_.k <= kMaxK) return multiply_part({0, 0, p_.m, p_.n}, {0, p_.k, first_, last_});
-    for_each_block(p_, [this](const Block& of_c) { block(of_c); });
+    for_each_block(p_, [this](const Block& c_block) { block(c_block); });
   }
 
-  // The parts of K are as long as the memory for a block of A permits, which is not needed otherwise here: hardware prefetchers lose track
-  // where a row's part ends. One vector of padding between B's columns keeps them in different cache sets if K is a power of two.
+  // The parts of K are as long as the scratch memory for a block of A permits, since hardware prefetchers lose track at the end of a row's
+  // part. One vector of padding between B's columns keeps them in different cache sets if K is a power of two.
   void run_dots() {
     const int64_t part = (Scratch::kBytesA / kSize / p_.n - kWidth) / kWidth * kWidth, most = Scratch::kBytesSums / kVectorBytes / p_.n;
     auto* sums = reinterpret_cast<Vec<T>*>(sums_);
@@ -55,8 +55,8 @@ class Multiplier {
       for (int64_t at = 0; at < rows * p_.n; ++at) sums[at] = Vec<T>{};
       for (int64_t k = 0; k < p_.k; k += part) {
         const int64_t count = smaller(part, p_.k - k), column = ceil_div(count, kWidth) * kWidth + kWidth;
-        copy_columns_of_b(k, count, column);
-        dot_part(p_.n, a_ + i * p_.a.row_stride + k, p_.a.row_stride, rows, columns_of_b(), column, count, sums);
+        copy_columns_b(k, count, column);
+        dot_part(p_.n, a_ + i * p_.a.row_stride + k, p_.a.row_stride, rows, columns_b(), column, count, sums);
       }
       const int64_t width = ceil_div(p_.n, kWidth) * kWidth, group = kMaxSums * kWidth / width;
       alignas(64) T result[kMaxSums * kWidth];
@@ -71,9 +71,9 @@ class Multiplier {
   // Computes the sum of p's product and the products of `more`, all transposed to c' = b' a' if `is_transposed`. All products are added to
   // the sums of one block before the next block begins.
   static void run_sum(const Product& p, const Factors* more, int64_t count, bool is_transposed, Scratch& scratch) {
-    const bool together = are_interleaved(p, more, count, is_transposed);
-    const int64_t step = together ? kPartOfInterleaved : p.k;
-    for_each_block(p, [&](const Block& of_c) {
+    const bool interleaved = are_interleaved(p, more, count, is_transposed);
+    const int64_t step = interleaved ? kPartOfInterleaved : p.k;
+    for_each_block(p, [&](const Block& c_block) {
       int64_t k = 0;
       do {
         for (int64_t i = -1; i < count; ++i) {
@@ -82,9 +82,9 @@ class Multiplier {
             with_factors(piece, more[i], is_transposed);
             strides_along_one(piece);
           }
-          if (together) piece = part_along_k(piece, k, smaller(step, p.k - k));
+          if (interleaved) piece = part_along_k(piece, k, smaller(step, p.k - k));
           const bool first = k == 0 && i < 0, last = k + step >= p.k && i + 1 == count;
-          Multiplier(piece, scratch, first, last).block(of_c);
+          Multiplier(piece, scratch, first, last).block(c_block);
         }
         k += step;
       } while (k < p.k);
@@ -96,7 +96,7 @@ class Multiplier {
     return in_place_ && p_.n * kParts % kWidth == 0 && p_.c.row_stride * kParts % kWidth == 0 && is_vector_aligned(p_.c.data);
   }
 
-  // Whether dot products are faster. The answer is the same for all parts of a problem, so that its bits do not depend on how it is cut.
+  // Whether dot products are faster. The answer is the same for all parts of a problem, so that its bits do not depend on the tiling.
   static bool is_dot(const Product& p) {
     return kParts == 1 && p.a.col_stride == 1 && p.k >= 32 * kWidth && p.whole_n <= kMaxDotColumns<T>;
   }
@@ -107,14 +107,14 @@ class Multiplier {
   static constexpr bool kConverts = sizeof(A) != sizeof(T);
   static constexpr int64_t kMaxK = 384, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
   static constexpr int64_t kFarApart = 256 << 10;
-  static_assert(kMaxRowsA <= RowGroups::kMostRows);
-  static constexpr int64_t kWide = 8 * kWidth;  // from so many numbers on, other orders of reading B and writing C may be faster
-  // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kBytesOfNarrowB:
-  // what a level-2 cache holds of B beside them. Measured on two Xeon cores with AVX-512 and 2 MB of level 2 each (2026-11-24,
+  static_assert(kMaxRowsA <= RowGroups::kMaxGroupRows);
+  static constexpr int64_t kWide = 8 * kWidth;  // from this many values on, other orders of reading B and writing C may be faster
+  // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kNarrowBytesB: the
+  // bytes of B that a level-2 cache holds next to them. Measured on two Xeon cores with AVX-512 and 2 MB of level 2 each (2026-11-24,
   // docs/design/cpu.md, P9); not measured elsewhere.
-  static constexpr int64_t kNarrow = 6, kNarrowRows = 16, kBytesOfNarrowB = 512 << 10;
-  // Up to kShortK steps of K, stores to C decide: rows of C that are a multiple of 4 KB apart fall into one cache set, so that only
-  // kFewRows are written at a time, in longer pieces. Measured on two EPYC cores with AVX-512 (docs/design/cpu.md, P11).
+  static constexpr int64_t kNarrow = 6, kNarrowRows = 16, kNarrowBytesB = 512 << 10;
+  // Up to K = kShortK, stores to C dominate: rows of C that are a multiple of 4 KB apart fall into one cache set, so only kFewRows rows are
+  // written at a time, in longer pieces. Measured on two EPYC cores with AVX-512 (docs/design/cpu.md, P11).
   static constexpr int kShortK = 16, kFewRows = 4;
   static_assert(kMaxK * kMaxVectors * kVectorBytes <= Scratch::kBytesB);
   static_assert(kMaxRowsA * kParts * kMaxWidth * kSize <= Scratch::kBytesSums);
@@ -122,7 +122,7 @@ class Multiplier {
 
   struct Block {
     int64_t i, j, m, n;
-    int64_t first_sums = 0;  // where the first row's sums are, in rows of scratch memory
+    int64_t first_sums = 0;  // the first row's row in scratch memory
   };
   struct PartOfK {
     int64_t begin, count;
@@ -139,7 +139,7 @@ class Multiplier {
     }
   }
 
-  // A part of B that is a few vectors wide, read in place or packed.
+  // A panel of B, a few vectors wide, read in place or packed.
   struct Panel {
     int64_t j, columns;
     int vectors;
@@ -147,10 +147,10 @@ class Multiplier {
     int64_t b_k;
   };
 
-  T* columns_of_b() const { return copy_of_a_; }
-  void copy_columns_of_b(int64_t k, int64_t count, int64_t column) {
+  T* columns_b() const { return copy_of_a_; }
+  void copy_columns_b(int64_t k, int64_t count, int64_t column) {
     const B* from = b_ + k * p_.b.row_stride;
-    T* const to = columns_of_b();
+    T* const to = columns_b();
     if (p_.b.col_stride == 1) {
       transpose_panel(from, p_.b.row_stride, p_.n, count, to, column);
     } else {
@@ -161,25 +161,27 @@ class Multiplier {
     }
   }
 
-  // Returns the length of equal parts of `length`, none of which is longer than `most`.
-  static int64_t even_part(int64_t length, int64_t most) { return length > most ? ceil_div(length, ceil_div(length, most)) : length; }
+  // Returns the length of the equal parts of `length`, at most `most`.
+  static int64_t equal_part_length(int64_t length, int64_t most) {
+    return length > most ? ceil_div(length, ceil_div(length, most)) : length;
+  }
 
-  // In a narrow block, some rows at a time go through all parts of K, or through as many as leave B's rows in the level-2 cache. (K = 0 has
-  // one part.)
+  // In a narrow block, a few rows at a time pass through all parts of K, or through as many as keep B's rows in the level-2 cache. (K = 0
+  // has one part.)
   void block(const Block& block) {
     const bool narrow = is_narrow(block);
     const int64_t rows = narrow ? kNarrowRows : block.m;
-    const int64_t stretch = narrow ? even_part(p_.k, kBytesOfNarrowB / (p_.n * kParts * kSize)) : p_.k;
+    const int64_t stretch = narrow ? equal_part_length(p_.k, kNarrowBytesB / (p_.n * kParts * kSize)) : p_.k;
     int64_t k = 0;
     do {
       for (int64_t i = 0; i < block.m; i += rows) {
-        multiply_stretch({block.i + i, block.j, smaller(rows, block.m - i), block.n, i}, k, smaller(p_.k, k + stretch));
+        multiply_k_range({block.i + i, block.j, smaller(rows, block.m - i), block.n, i}, k, smaller(p_.k, k + stretch));
       }
     } while ((k += stretch) < p_.k);
   }
 
-  void multiply_stretch(const Block& block, int64_t begin, int64_t end) {
-    const int64_t step = even_part(end - begin, part_of_k(block));
+  void multiply_k_range(const Block& block, int64_t begin, int64_t end) {
+    const int64_t step = equal_part_length(end - begin, part_of_k(block));
     int64_t k = begin;
     do {
       const int64_t count = smaller(step, end - k);
@@ -187,28 +189,27 @@ class Multiplier {
     } while ((k += step) < end);
   }
 
-  // Whether a block is narrow. Hardware prefetchers follow few rows at a time, and a row only if its next part is read before too many
-  // other rows are. Rows that were read from memory one part of K after the other, for all rows of a block in turn, arrived at three
-  // quarters of the speed.
+  // Whether a block is narrow. Hardware prefetchers follow few rows at a time, and they drop a row if too many other rows are read before
+  // its next part. Reading one part of K of all rows of a block in turn reached three quarters of the memory speed.
   bool is_narrow(const Block& block) const {
-    const bool long_rows = p_.k > kMaxK && p_.a.col_stride == 1 && block.m * p_.k * kParts * kSize >= 4 * kFarApart;
+    const bool has_long_rows = p_.k > kMaxK && p_.a.col_stride == 1 && block.m * p_.k * kParts * kSize >= 4 * kFarApart;
     const bool b_in_place = !kConverts && p_.b.row_stride == p_.n && p_.b.col_stride == 1 && (kMaskedLoads || p_.n * kParts % kWidth == 0);
-    return long_rows && b_in_place && block.n * kParts <= kNarrow * kWidth;
+    return has_long_rows && b_in_place && block.n * kParts <= kNarrow * kWidth;
   }
 
-  // Whether a wide B that few rows of A use, and that comes from memory, is read almost in its memory order.
+  // Whether to read B almost in memory order: a wide B from memory, used by few rows of A.
   bool streams(const Block& block) const {
     if (block.n < kWide || p_.b.col_stride != 1) return false;
-    const bool far = p_.k * magnitude(p_.b.row_stride) * kParts * kSize >= 8 * kFarApart;
-    return block.m <= (far ? 32 : Micros::max_rows(4));
+    const bool streams_b = p_.k * magnitude(p_.b.row_stride) * kParts * kSize >= 8 * kFarApart;
+    return block.m <= (streams_b ? 32 : Micros::max_rows(4));
   }
-  // Memory is faster for longer pieces of A's rows: where B is one vector wide, more steps of it fit the cache.
+  // Memory is faster for longer pieces of A's rows; if B is one vector wide, a longer part of K fits the cache.
   int64_t part_of_k(const Block& block) const {
     if (streams(block)) return 16;
-    return block.n * kParts <= kWidth && !copies_a(block) ? kMaxVectors * kMaxK : kMaxK;
+    return block.n * kParts <= kWidth && !should_copy_a(block) ? kMaxVectors * kMaxK : kMaxK;
   }
 
-  // Prefetches what the next part of K reads of these columns: hardware prefetchers follow rows, but not from one page to the next.
+  // Prefetches the next part of K of these columns: hardware prefetchers follow rows, but not across pages.
   void prefetch_next_part(const Block& block, const PartOfK& k, const Panel& panel) const {
     const auto* b = reinterpret_cast<const char*>(b_ + ((k.begin + k.count) * p_.b.row_stride + block.j + panel.j) * kParts);
     const int64_t row = p_.b.row_stride * kParts * static_cast<int64_t>(sizeof(B));
@@ -220,11 +221,11 @@ class Multiplier {
 
   void multiply_part(const Block& block, const PartOfK& k) {
     const A* a = a_ + (block.i * p_.a.row_stride + k.begin * p_.a.col_stride) * kParts;
-    const bool copies = copies_a(block);
+    const bool copies = should_copy_a(block);
     Micro<T> micro;
     micro.k = k.count;
-    micro.streams = goes_past_caches(p_) && writes_vectors();
-    micro.ahead = micro.streams && !copies ? prefetch_distance(p_, Micros::max_rows(1)) : 0;
+    micro.streams = should_stream(p_) && writes_vectors();
+    micro.prefetch_bytes = micro.streams && !copies ? prefetch_distance(p_, Micros::max_rows(1)) : 0;
     micro.scales = in_place_ && p_.finish;
     micro.alpha = micro.scales ? static_cast<T>(p_.finish->alpha[0]) : T(1);
     if (copies) {
@@ -234,7 +235,7 @@ class Multiplier {
       micro.a = reinterpret_cast<const T*>(a), micro.a_row = p_.a.row_stride * kParts, micro.a_k = p_.a.col_stride * kParts;
     }
     micro.sums_row = ceil_div(block.n * kParts, kWidth) * kWidth;
-    if (goes_by_rows(block, k, micro.sums_row)) return multiply_by_rows(block, k, micro);
+    if (prefers_row_order(block, k, micro.sums_row)) return multiply_by_rows(block, k, micro);
     const bool prefetches = !k.last && streams(block);
     for (int64_t j = 0, left = micro.sums_row / kWidth; left > 0;) {
       const Panel panel = make_panel(block, k, j, Micros::panel_vectors(left, block.m), packed_b_);
@@ -242,9 +243,9 @@ class Multiplier {
       const RowGroups groups(static_cast<int>(block.m), Micros::max_rows(panel.vectors));
       const T* const a_rows = micro.a;
       for (int group = 0, i = 0; group < groups.count;) {
-        const int rows = groups.rows(group), alike = in_place_ ? groups.alike(group) : 1;
-        multiply_groups(block, k, panel, i, rows, alike, micro);
-        micro.a += alike * rows * micro.a_row, i += alike * rows, group += alike;
+        const int rows = groups.rows(group), same_size_groups = in_place_ ? groups.same_size_groups(group) : 1;
+        multiply_groups(block, k, panel, i, rows, same_size_groups, micro);
+        micro.a += same_size_groups * rows * micro.a_row, i += same_size_groups * rows, group += same_size_groups;
       }
       micro.a = a_rows;
       j += panel.columns, left -= panel.vectors;
@@ -291,9 +292,8 @@ class Multiplier {
     if (k.last) write_block<Lhs>(p_, result, micro.c_row, rows, panel.columns, block.i + i, block.j + panel.j);
   }
 
-  // Whether C is computed along its rows. A product with a short K mostly writes C, which is faster along its rows, from a B that stays in
-  // the level-2 cache.
-  static bool goes_by_rows(const Block& block, const PartOfK& k, int64_t width) {
+  // Whether C is computed row by row. A product with a small K mostly writes C, which is faster along rows, with B in the level-2 cache.
+  static bool prefers_row_order(const Block& block, const PartOfK& k, int64_t width) {
     return width >= kWide && k.count <= 64 && block.m > Micros::max_rows(4) && width <= 2 * kMaxPanels * kWidth &&
            k.count * width * kSize <= Scratch::kBytesB;
   }
@@ -314,19 +314,19 @@ class Multiplier {
     }
   }
 
-  // Whether rows at this stride collide: at a multiple of 1 KB they fall into few cache sets and evict each other.
+  // Whether rows at this stride have cache set conflicts: at a multiple of 1 KB they fall into few cache sets and evict each other.
   static bool collides(int64_t stride) { return magnitude(stride * kParts * kSize) % 1024 == 0; }
 
-  // Whether a block of A is copied. A is read row by row in small pieces, which is fast in place unless its columns collide, or its rows
-  // are parts of longer rows that are whole pages apart.
-  bool copies_a(const Block& block) const {
+  // Whether a block of A is copied. A is read row by row in small pieces, which is fast in place unless its columns conflict in the cache,
+  // or its rows are parts of longer rows that are whole pages apart.
+  bool should_copy_a(const Block& block) const {
     if (kConverts) return true;
     if (block.n < 4 * kWidth) return false;
     if (p_.a.col_stride != 1) return collides(p_.a.col_stride);
     return block.m > Micros::max_rows(2) && magnitude(p_.a.row_stride) >= 2 * p_.k && p_.a.row_stride * kParts * kSize % 4096 == 0;
   }
-  // Whether B is packed. That pays if enough rows use it, and its rows either collide or are spread over more than a part of the level-2
-  // cache.
+  // Whether B is packed. That pays off if enough rows use it and its rows either conflict in the cache or are spread over more than a part
+  // of the level-2 cache.
   bool packs_b(const Block& block, const PartOfK& k, bool needs_mask) const {
     if (kConverts || p_.b.col_stride != 1 || (!kMaskedLoads && needs_mask)) return true;
     return block.m > 32 && (k.count * magnitude(p_.b.row_stride) * kParts * kSize >= kFarApart || collides(p_.b.row_stride));
@@ -339,7 +339,7 @@ class Multiplier {
   T* copy_of_a_;
   T* packed_b_;
   T* sums_;
-  const bool in_place_;  // C can receive the sums directly, without conversion, and without an epilogue that does more than to scale them
+  const bool in_place_;  // C can receive the sums directly: no conversion, and no epilogue except scaling
 };
 
 // The cost of a product in vector multiply-adds, if vectors run along the columns of B and C.
@@ -355,10 +355,10 @@ enum class Algorithm { blocks, short_rows, dots, few_columns };
 
 template <class Lhs, class Rhs>
 inline Algorithm algorithm_of(const Product& p) {
-  if (ShortRows<Lhs, Rhs>::takes(p)) return Algorithm::short_rows;
+  if (ShortRows<Lhs, Rhs>::supports(p)) return Algorithm::short_rows;
   if constexpr (!kIsComplex<Lhs>) {
     if (Multiplier<Lhs, Rhs>::is_dot(p)) return Algorithm::dots;
-    if (FewColumns<Lhs, Rhs>::takes(p)) return Algorithm::few_columns;
+    if (FewColumns<Lhs, Rhs>::supports(p)) return Algorithm::few_columns;
   }
   return Algorithm::blocks;
 }
@@ -367,7 +367,7 @@ template <class Lhs, class Rhs>
 inline void multiply_by(Algorithm algorithm, const Product& product, Scratch& scratch) {
   using Mine = Multiplier<Lhs, Rhs>;
   const auto run_by = [&](bool writes_vectors, auto run_piece) {
-    if (goes_past_caches(product) && !writes_vectors) return run_past_caches(product, scratch, run_piece);
+    if (should_stream(product) && !writes_vectors) return run_streaming(product, scratch, run_piece);
     run_piece(product);
   };
   if (algorithm == Algorithm::short_rows) {
@@ -389,13 +389,13 @@ inline void multiply_by(Algorithm algorithm, const Product& product, Scratch& sc
 template <class Lhs, class Rhs>
 inline void multiply_either_way(const Product& p, Scratch& scratch) {
   constexpr int kOneVector = kLanes<SumNumberOf<Lhs>> / (1 + kIsComplex<Lhs>);
-  const Algorithm as_it_is = algorithm_of<Lhs, Rhs>(p);
-  if (as_it_is != Algorithm::blocks) return multiply_by<Lhs, Rhs>(as_it_is, p, scratch);
+  const Algorithm untransposed = algorithm_of<Lhs, Rhs>(p);
+  if (untransposed != Algorithm::blocks) return multiply_by<Lhs, Rhs>(untransposed, p, scratch);
   const Product other = transposed(p);
   const Algorithm across = algorithm_of<Rhs, Lhs>(other);
   if (across == Algorithm::blocks) {
-    if (Small<Lhs, Rhs>::takes(p)) return Small<Lhs, Rhs>::run(p);
-    if (cost(other, kOneVector) >= cost(p, kOneVector)) return multiply_by<Lhs, Rhs>(as_it_is, p, scratch);
+    if (Small<Lhs, Rhs>::supports(p)) return Small<Lhs, Rhs>::run(p);
+    if (cost(other, kOneVector) >= cost(p, kOneVector)) return multiply_by<Lhs, Rhs>(untransposed, p, scratch);
   }
   Finish finish;
   multiply_by<Rhs, Lhs>(across, transposed(p, finish), scratch);

@@ -5,7 +5,7 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-// For few columns: each product is computed by its own algorithm, some rows at a time, and added to a total that stays in a cache.
+// For few columns: each product is computed by its own algorithm, a few rows at a time, and added to a total that stays in a cache.
 template <class Lhs, class Rhs>
 inline void add_products(const Product& p, const Factors* more, int64_t count, bool is_transposed, Scratch& scratch) {
   using T = SumNumberOf<Lhs>;
@@ -35,7 +35,7 @@ inline bool has_own_algorithm(const Product& p) {
 
 // Computes a sum in the orientation and by the algorithm chosen for its products. p is already transposed if `is_transposed`.
 template <class Lhs, class Rhs>
-inline void multiply_sum_as_it_is(const Product& p, const Factors* more, int64_t count, bool is_transposed, bool in_lanes,
+inline void multiply_oriented_sum(const Product& p, const Factors* more, int64_t count, bool is_transposed, bool in_lanes,
                                   Scratch& scratch) {
   if constexpr (!kIsComplex<Lhs>) {
     if (in_lanes) return add_products<Lhs, Rhs>(p, more, count, is_transposed, scratch);
@@ -43,26 +43,26 @@ inline void multiply_sum_as_it_is(const Product& p, const Factors* more, int64_t
   Multiplier<Lhs, Rhs>::run_sum(p, more, count, is_transposed, scratch);
 }
 
-// Sums of products do not write past the caches; only single products do.
+// Sums of products do not use streaming stores; only single products do.
 template <class Lhs, class Rhs>
 inline void multiply_sum(Product p, const Factors* more, int64_t count, Scratch& scratch) {
   const int lanes = kLanes<SumNumberOf<Lhs>> / (1 + kIsComplex<Lhs>);
-  p.past_caches = false;
+  p.may_stream = false;
   strides_along_one(p);
-  int64_t cost_as_it_is = 0, cost_transposed = 0;
-  bool lanes_as_it_is = false, lanes_transposed = false;  // whether a product uses an algorithm for few columns
+  int64_t cost_untransposed = 0, cost_transposed = 0;
+  bool lanes_untransposed = false, lanes_transposed = false;  // whether a product uses an algorithm for few columns
   for (int64_t index = -1; index < count; ++index) {
     Product piece = p;
     if (index >= 0) with_factors(piece, more[index], false);
     strides_along_one(piece);
     const Product other = transposed(piece);
-    cost_as_it_is += cost(piece, lanes), cost_transposed += cost(other, lanes);
-    lanes_as_it_is |= has_own_algorithm<Lhs, Rhs>(piece), lanes_transposed |= has_own_algorithm<Rhs, Lhs>(other);
+    cost_untransposed += cost(piece, lanes), cost_transposed += cost(other, lanes);
+    lanes_untransposed |= has_own_algorithm<Lhs, Rhs>(piece), lanes_transposed |= has_own_algorithm<Rhs, Lhs>(other);
   }
-  const bool stays = lanes_as_it_is || (!lanes_transposed && cost_transposed >= cost_as_it_is);
-  if (stays) return multiply_sum_as_it_is<Lhs, Rhs>(p, more, count, false, lanes_as_it_is, scratch);
+  const bool keeps_orientation = lanes_untransposed || (!lanes_transposed && cost_transposed >= cost_untransposed);
+  if (keeps_orientation) return multiply_oriented_sum<Lhs, Rhs>(p, more, count, false, lanes_untransposed, scratch);
   Finish finish;
-  multiply_sum_as_it_is<Rhs, Lhs>(transposed(p, finish), more, count, true, lanes_transposed, scratch);
+  multiply_oriented_sum<Rhs, Lhs>(transposed(p, finish), more, count, true, lanes_transposed, scratch);
 }
 
 inline void multiply_sum(const Product& p, const Factors* more, int64_t count, Scratch& scratch) {

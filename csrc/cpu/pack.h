@@ -1,7 +1,7 @@
-// Copies of operands that cannot be read well in place (a panel of B, a block of A), and of results to C.
+// Copies operands that cannot be read efficiently in place (a panel of B, a block of A), and results to C.
 //
-// An element consists of kParts numbers (2 if complex). Strides and counts are in elements; packed memory is in numbers of the
-// accumulator's type T. Both packing functions keep or transpose the operand such that they read and write contiguous memory.
+// An element consists of kParts reals (2 if complex). Strides and counts are in elements; packed memory holds reals of the accumulator's
+// type T. Both packing functions keep or transpose the operand, whichever reads and writes contiguous memory.
 #pragma once
 #include "cpu/convert.h"
 #include "cpu/simd.h"
@@ -25,7 +25,7 @@ inline void copy_run(const In* from, int64_t stride, int64_t count, T* to) {
   }
 }
 
-// A 16-byte vector, the unit in which panels are transposed: four numbers, or two.
+// A 16-byte vector, the unit in which panels are transposed: four or two reals.
 template <class T>
 using Vec16 = typename VectorOf<T, 16>::Type;
 
@@ -49,13 +49,13 @@ inline void transpose(Vec16<double>* v) {
 }
 
 // to[k][j] = from[j * stride + k]: transposes a panel whose columns are contiguous. Columns after the last become zeros, up to a multiple
-// of kBlock, which is no wider than a vector. Pairs of floats are passed as doubles and may be misaligned for a double, which is safe
-// because no pointer is dereferenced.
+// of kBlock, which is no wider than a vector. Pairs of floats are passed as doubles and may be misaligned, which is safe because no pointer
+// to double is dereferenced.
 template <class In, class T>
 inline void transpose_panel(const In* from, int64_t stride, int64_t k_count, int64_t columns, T* to, int64_t to_row) {
   constexpr int kBlock = 16 / sizeof(T);
   for (int64_t j = 0; j < columns; j += kBlock) {
-    const int live = static_cast<int>(smaller(kBlock, columns - j));
+    const int valid = static_cast<int>(smaller(kBlock, columns - j));
     const In* column = from + j * stride;
     int64_t k = 0;
     for (; k + kBlock <= k_count; k += kBlock) {
@@ -63,7 +63,7 @@ inline void transpose_panel(const In* from, int64_t stride, int64_t k_count, int
 #pragma GCC unroll 4
       for (int i = 0; i < kBlock; ++i) {
         v[i] = Vec16<T>{};
-        if (i < live) {
+        if (i < valid) {
           const In* p = column + i * stride + k;
           if constexpr (sizeof(In) == sizeof(T)) {
             v[i] = load<Vec16<T>>(p);
@@ -77,17 +77,17 @@ inline void transpose_panel(const In* from, int64_t stride, int64_t k_count, int
       for (int i = 0; i < kBlock; ++i) store(to + (k + i) * to_row + j, v[i]);
     }
     for (; k < k_count; ++k) {
-      for (int i = 0; i < kBlock; ++i) store(to + k * to_row + j + i, i < live ? widen(load<In>(column + i * stride + k)) : T{});
+      for (int i = 0; i < kBlock; ++i) store(to + k * to_row + j + i, i < valid ? widen(load<In>(column + i * stride + k)) : T{});
     }
   }
 }
 
-// Copies a panel whose rows are contiguous and NV vectors wide, of which the last may be partial. Strides and columns are in numbers.
+// Copies a panel whose rows are contiguous and NV vectors wide, of which the last may be partial. Strides and columns count reals.
 template <int NV, class In, class T>
 inline void copy_panel(const In* from, int64_t stride, int64_t k_count, int64_t columns, T* to) {
   constexpr int kWidth = kLanes<T>;
-  const int live = static_cast<int>(columns - (NV - 1) * kWidth);
-  const Mask mask = first_lanes<T>(live);
+  const int valid = static_cast<int>(columns - (NV - 1) * kWidth);
+  const Mask mask = first_lanes<T>(valid);
   for (int64_t k = 0; k < k_count; ++k, from += stride, to += NV * kWidth) {
 #pragma GCC unroll 4
     for (int v = 0; v < NV - 1; ++v) store(to + v * kWidth, load_wide(from + v * kWidth));
@@ -95,7 +95,7 @@ inline void copy_panel(const In* from, int64_t stride, int64_t k_count, int64_t 
     if constexpr (kMaskedLoads && sizeof(In) == sizeof(T)) {
       store(to + (NV - 1) * kWidth, load(last, mask));
     } else {
-      store(to + (NV - 1) * kWidth, live == kWidth ? load_wide(last) : load_wide(last, live));
+      store(to + (NV - 1) * kWidth, valid == kWidth ? load_wide(last) : load_wide(last, valid));
     }
   }
 }
@@ -109,7 +109,7 @@ inline void copy_panel(const In* from, int64_t stride, int64_t k_count, int64_t 
   }
 }
 
-// Packs a panel of B: k_count rows of `columns` elements, padded with zeros to to_row numbers.
+// Packs a panel of B: k_count rows of `columns` elements, padded with zeros to to_row reals.
 template <int kParts, class In, class T>
 inline void pack_panel(const In* b, int64_t b_k, int64_t b_column, int64_t k_count, int64_t columns, T* to, int64_t to_row) {
   if (b_column == 1) return copy_panel(b, b_k * kParts, k_count, columns * kParts, to, to_row);
@@ -125,7 +125,7 @@ inline void pack_panel(const In* b, int64_t b_k, int64_t b_column, int64_t k_cou
   for (int64_t k = 0; k < k_count; ++k) copy_run<kParts>(b + k * b_k * kParts, b_column, columns, to + k * to_row);
 }
 
-// Copies a block of A in its own order and returns the strides of the copy, in numbers.
+// Copies a block of A in its own order and returns the strides of the copy, in reals.
 struct Strides {
   int64_t row, k;
 };
@@ -139,7 +139,7 @@ inline Strides copy_block(const In* a, int64_t a_row, int64_t a_k, int64_t rows,
   return {kParts, rows * kParts};
 }
 
-// Writes a block of rows x columns results to C, along its smaller stride: stores down a column of distant rows evict each other from the
+// Writes a block of rows x columns results to C, along its smaller stride: stores to distant rows of one column evict each other from the
 // level-1 cache.
 template <int kParts, class T, class Out>
 inline void scatter(const T* from, int64_t from_row, int64_t rows, int64_t columns, Out* c, int64_t c_row, int64_t c_column) {

@@ -1,4 +1,4 @@
-// The implementation of parallel_for.h: claiming pieces, waiting, and moving threads to cores of their own.
+// The implementation of parallel_for.h: claiming pieces, waiting, and moving threads to separate cores.
 #include "cpu/parallel_for.h"
 
 #if defined(__linux__)
@@ -19,7 +19,7 @@
 namespace vbgemm {
 namespace {
 
-constexpr int kPauses = 200;  // iterations of waiting before the caller goes to sleep: about the time of a small block
+constexpr int kSpinIterations = 200;  // iterations of waiting before the caller goes to sleep: about the time of a small block
 
 }  // namespace
 
@@ -30,8 +30,8 @@ void run_alone(const Work& work, int64_t pieces) {
   VBGEMM_END_STREAMS();
 }
 
-// A helper often wakes on the core of the thread that woke it and stays there, waiting while that thread runs, for longer than a call
-// takes. So a thread that finds its core taken moves to a core that its affinity allows and that is not taken, if there is one.
+// A helper often wakes on the core of the thread that woke it, and waits there for longer than a call takes. So a thread whose core is
+// taken moves to a free core that its affinity allows, if there is one.
 bool take_core(std::atomic<uint64_t> (&taken)[kMaxCores / 64], int core) {
   return core < 0 || core >= kMaxCores || !(taken[core / 64].fetch_or(uint64_t{1} << core % 64) >> core % 64 & 1);
 }
@@ -72,8 +72,7 @@ void ParallelWork::help(bool caller) {
   std::fesetenv(&environment_);
   do {
     work_(begin, end);
-    // Non-temporal stores may become visible after later stores: the results have to be visible before another thread is told that they
-    // are.
+    // Streaming stores may become visible after later stores: fence them before another thread learns that the results are complete.
     VBGEMM_END_STREAMS();
     if (done_.fetch_add(end - begin) + end - begin == pieces_) {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -84,7 +83,7 @@ void ParallelWork::help(bool caller) {
 }
 
 void ParallelWork::wait() {
-  for (int i = 0; i < kPauses && done_ != pieces_; ++i) VBGEMM_PAUSE();
+  for (int i = 0; i < kSpinIterations && done_ != pieces_; ++i) VBGEMM_PAUSE();
   if (done_ == pieces_) return;
   std::unique_lock<std::mutex> lock(mutex_);
   all_done_.wait(lock, [this] { return done_ == pieces_; });

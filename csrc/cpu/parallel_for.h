@@ -11,18 +11,19 @@
 
 namespace vbgemm {
 
-// Does the pieces [begin, end) of a call's work.
+// Executes the pieces [begin, end) of a call's work.
 using Work = std::function<void(int64_t begin, int64_t end)>;
 
-// In multiply-adds: what a core does while another core wakes up, some 10 us, and how long moving one element takes. Both are estimates
-// that were not measured by themselves.
+// In multiply-adds: the work of a core in the time that another core takes to wake up (about 10 us), and the cost of moving one element.
+// Both are estimates that were not measured separately.
 inline constexpr double kWorkPerThread = 5e5;
 inline constexpr double kWorkPerMove = 8;
 // In bytes: operands and results of this size do not fit a last-level cache. Measured on two Zen 5 cores with 32 MiB of it (2026-11-23,
 // docs/design/cpu.md, P6); two Xeon cores with more cache would do better with a larger number (P9).
 inline constexpr int64_t kCacheBytes = 24 << 20;
 
-// How many threads an amount of work, in multiply-adds, is worth. Work too small to pay for waking another thread stays in the caller.
+// The number of threads that pay off for an amount of work in multiply-adds. Work that does not pay for waking another thread stays in the
+// caller.
 int64_t threads_for(double work, int64_t most);
 
 inline constexpr int kMaxCores = 1024;
@@ -33,7 +34,7 @@ inline constexpr int kMaxCores = 1024;
 class ParallelWork {
  public:
   ParallelWork(Work work, int64_t pieces, int64_t threads);
-  void help(bool caller = false);  // claims and does pieces until none is left
+  void help(bool caller = false);  // claims and executes pieces until none is left
   void wait();                     // waits until all claimed pieces are done; to be called after help()
 
  private:
@@ -48,10 +49,10 @@ class ParallelWork {
   std::condition_variable all_done_;
 };
 
-// Does all pieces in the calling thread.
+// Executes all pieces in the calling thread.
 void run_alone(const Work& work, int64_t pieces);
 
-// Does all pieces with up to `threads` threads and returns when they are done. Pool: any type with Schedule(f), such as XLA's FFI thread
+// Executes all pieces on up to `threads` threads and returns when they are done. Pool: any type with Schedule(f), such as XLA's FFI thread
 // pool.
 template <class Pool>
 void parallel_for(const Work& work, int64_t pieces, int64_t threads, Pool* pool) {

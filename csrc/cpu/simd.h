@@ -50,7 +50,7 @@ inline void store(T* p, V v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
-// Fills a vector with copies of the S numbers at p.
+// Fills a vector with copies of the S values at p.
 template <int S, class T>
 inline Vec<T> load_repeated(const T* p) {
   constexpr int kBytes = S * sizeof(T);
@@ -72,7 +72,7 @@ inline Vec<T> load_repeated(const T* p) {
   }
 }
 
-// Whether lanes can be permuted by a vector of their numbers. Lane i becomes lane at[i] of v, or of v followed by w.
+// Whether lanes can be permuted by an index vector. Lane i becomes lane at[i] of v, or of v followed by w.
 #if defined(__AVX512F__)
 inline constexpr bool kPermutes = true;
 inline Vec<int32_t> permute(Vec<int32_t> v, Vec<int32_t> at) {
@@ -132,7 +132,7 @@ inline Vec<T> load(const T* p, Mask) {
 }
 #endif
 
-// Copies the first n of 2 kPiece numbers (n < 2 kPiece) by halves: copies of constant size are single moves.
+// Copies the first n of 2 kPiece values (n < 2 kPiece) by halves: copies of constant size are single moves.
 template <int kPiece, class T>
 inline void copy_first(T* to, const T* from, int n) {
   const int piece = n & kPiece;

@@ -1,10 +1,10 @@
-// Small products in row-major order, for which deciding how to compute them would take as long as computing them: micro-kernels, each on
-// the operands as they are. The sums, and therefore the bits, are those of Multiplier.
+// Small row-major products, for which choosing an algorithm would take as long as the product: micro-kernels on the operands in place. The
+// sums, and therefore the bits, are the same as Multiplier's.
 #pragma once
 #include "cpu/convert.h"
 #include "cpu/kernels.h"
 #include "cpu/micro_kernel.h"
-#include "cpu/past_caches.h"
+#include "cpu/streaming_stores.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
@@ -14,16 +14,15 @@ class Small {
   using Micros = MicroKernels<T, kIsComplex<Lhs>>;
   static constexpr int kParts = 1 + kIsComplex<Lhs>, kWidth = kLanes<T>;
   static constexpr bool kConverts = sizeof(NumberOf<Lhs>) != sizeof(T);
-  // Up to these sizes Multiplier would neither divide a product nor copy its operands. It would not transpose it either, as A would have to
-  // be copied for that.
+  // Up to these sizes Multiplier would neither divide a product nor copy its operands, nor transpose it, which would require a copy of A.
   static constexpr int64_t kMaxRows = 64, kMaxNumbers = 4 * kWidth, kMaxK = 128;
 
  public:
-  static bool takes(const Product& p) {
+  static bool supports(const Product& p) {
     const bool small = p.m <= kMaxRows && p.n * kParts <= kMaxNumbers && p.k <= kMaxK && (kMaskedLoads || p.n * kParts >= kWidth);
     const bool row_major = p.a.col_stride == 1 && p.b.col_stride == 1 && p.c.col_stride == 1 && p.a.row_stride != 1;
     const bool dense = p.b.row_stride == p.n;
-    return !kConverts && small && row_major && dense && !p.finish && !goes_past_caches(p);
+    return !kConverts && small && row_major && dense && !p.finish && !should_stream(p);
   }
 
   static void run(const Product& p) {
@@ -33,7 +32,7 @@ class Small {
     micro.a_row = p.a.row_stride * kParts, micro.a_k = kParts;
     micro.b_k = p.b.row_stride * kParts, micro.c_row = p.c.row_stride * kParts;
     micro.sums_in = micro.sums_out = nullptr;
-    micro.scales = micro.streams = false, micro.ahead = 0;
+    micro.scales = micro.streams = false, micro.prefetch_bytes = 0;
     for (int at = 0; at < numbers;) {
       const int vectors = Micros::panel_vectors((numbers - at + kWidth - 1) / kWidth, m);
       const int width = static_cast<int>(smaller(vectors * kWidth, numbers - at));

@@ -20,12 +20,12 @@ Range cut(int64_t begin, int64_t end, int64_t size) {
   return {first, std::clamp<int64_t>(end, first, std::max(size, first))};
 }
 
-// The origin of a part of a problem's C: where its matrix is in the batch, and the part in the matrix.
+// The origin of a part of a problem's C: the matrix's offset in the batch, and the part's offset in the matrix.
 struct Origin {
   int64_t outer, inner, row, col;
 };
 Origin origin(const Problem& problem, int64_t batch, int64_t row, int64_t col) {
-  if (batch == 0) return {0, 0, row, col};  // most often, and without a division
+  if (batch == 0) return {0, 0, row, col};  // the common case, without a division
   const int64_t inner = std::max(problem.inner_batch, 1);
   return {batch / inner, batch % inner, row, col};
 }
@@ -78,16 +78,16 @@ const Finish* read_epilogue(const CpuCall& call, int32_t index, const Origin& at
   return &finish;
 }
 
-// What all products of a call have in common.
+// The properties shared by all products of a call.
 Product product_of_call(const CpuCall& call) {
   Product product{};
-  product.kind = call.kind, product.out_dtype = call.out_dtype, product.past_caches = call.past_caches;
+  product.kind = call.kind, product.out_dtype = call.out_dtype, product.may_stream = call.may_stream;
   return product;
 }
 
-// Changes a product of the call to that of a tile, and returns whether there is one. The handler has checked the problem table against the
-// buffers; here a tile is clipped to its problem, whatever its descriptor says.
-bool becomes_tile(Product& product, const CpuCall& call, int64_t tile, Finish& finish) {
+// Sets `product` to a tile's product, and returns whether there is anything to compute. The handler has checked the problem table against
+// the buffers; here a tile is clipped to its problem, whatever its descriptor holds.
+bool prepare_tile(Product& product, const CpuCall& call, int64_t tile, Finish& finish) {
   const Descriptors& plan = call.plan;
   const TileRun& run = run_of(plan, tile);
   if (run.problem < 0 || run.problem >= plan.num_problems || run.tile_id < 0 || run.tile_id >= kNumTiles) return false;
@@ -130,7 +130,7 @@ const Finish* epilogue_of(const CpuCall& call, const TilePosition& at, Finish& f
   return read_epilogue(call, at.problem, origin(call.plan.problems[at.problem], at.batch, at.row, at.col), finish);
 }
 
-// Returns a part of one of the buffers [first, last), or nothing if it extends beyond the buffer.
+// Returns a part of one of the buffers [first, last), or nothing if it exceeds the buffer.
 std::optional<Matrix> part_of(const CpuCall& call, DType dtype, const Part& x, int64_t rows, int64_t cols, int32_t first, int32_t last) {
   if (x.buffer < first || x.buffer >= last || x.offset < 0 || x.row_stride < 0 || x.col_stride < 0) return {};
   if (rows == 0 || cols == 0) return Matrix{call.buffers[x.buffer], x.row_stride, x.col_stride};
@@ -139,7 +139,7 @@ std::optional<Matrix> part_of(const CpuCall& call, DType dtype, const Part& x, i
   return Matrix{static_cast<char*>(call.buffers[x.buffer]) + x.offset * bytes_of(dtype), x.row_stride, x.col_stride};
 }
 
-// Returns rows of accumulators in the workspace, or null if they extend beyond it.
+// Returns rows of accumulators in the workspace, or null if they exceed it.
 char* sums_at(const CpuCall& call, int64_t first, int64_t rows, int64_t pitch, int64_t cols) {
   if (first < 0 || pitch < 0 || static_cast<__int128>(first) + (rows - 1) * pitch + cols > call.num_sums) return nullptr;
   return static_cast<char*>(call.sums) + first * accumulator_bytes(call.kind);
@@ -173,7 +173,7 @@ std::optional<Product> product_of_ready_tile(const CpuCall& call, const ReadyTil
   const std::optional<Matrix> c = part_of(call, call.out_dtype, c_part, at.rows, at.cols, call.num_operands, call.num_buffers);
   if (!c) return {};
   product.c = *c, product.finish = epilogue_of(call, at, finish);
-  product.past_caches = call.past_caches;
+  product.may_stream = call.may_stream;
   return product;
 }
 
@@ -181,8 +181,8 @@ void add_split(const CpuCall& call, const SplitTile& split) {
   const TilePosition& at = split.position;
   if (!exists(call.plan, at) || split.slices < 1 || split.slice_stride < (split.slices > 1) || split.pitch < at.cols) return;
   const std::optional<Matrix> c = part_of(call, call.out_dtype, split.c, at.rows, at.cols, call.num_operands, call.num_buffers);
-  const int64_t of_slice = int64_t{at.rows - 1} * split.pitch + at.cols;
-  const char* const sums = sums_at(call, split.first, split.slices, split.slice_stride, of_slice);
+  const int64_t slice_length = int64_t{at.rows - 1} * split.pitch + at.cols;
+  const char* const sums = sums_at(call, split.first, split.slices, split.slice_stride, slice_length);
   if (!c || !sums) return;
   Finish finish;
   const Finish* epilogue = epilogue_of(call, at, finish);
@@ -200,9 +200,9 @@ void multiply_ready_tiles(const CpuCall& call, const ReadyTile* first, const Rea
   if (first == last) return kernels().multiply(*product, scratch);
   more.clear();
   for (const ReadyTile* tile = first; tile < last; ++tile) {
-    const bool same_place = tile->position.rows == product->m && tile->position.cols == product->n;
+    const bool same_size = tile->position.rows == product->m && tile->position.cols == product->n;
     const std::optional<Factors> factors = factors_of(call, *tile);
-    if (!same_place || !factors) return;
+    if (!same_size || !factors) return;
     more.push_back(*factors);
   }
   more.push_back({product->k, product->a, product->b});
@@ -238,7 +238,7 @@ void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
         continue;
       }
       Finish finish;
-      if (becomes_tile(product, call, tile, finish)) multiply(product, scratch);
+      if (prepare_tile(product, call, tile, finish)) multiply(product, scratch);
     }
   }
 }

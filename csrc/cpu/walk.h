@@ -17,7 +17,7 @@ struct CpuCall {
   int32_t num_operands, num_buffers;
   void* sums;  // workspace for the split-K partial sums
   int64_t num_sums;
-  bool past_caches;  // results are written past the caches where that pays
+  bool may_stream;  // permits streaming stores
 };
 
 // Whether operands and results exceed the caches, so that the results will no longer be cached when they are read.
@@ -27,11 +27,11 @@ bool fills_caches(const CpuCall& call);
 // this machine cannot run, is ignored.
 const char* isa();
 
-// Do a range of a call's work: blocks of tiles, and, after all blocks are done, the reduction of split-K tiles.
+// Execute a range of a call's work: blocks of tiles and, after all blocks are done, the reduction of split-K tiles.
 void run_blocks(const CpuCall& call, int64_t begin, int64_t end);
 void add_splits(const CpuCall& call, int64_t begin, int64_t end);
 
-// How many threads the work is worth.
+// The number of threads that pay off for the work.
 int64_t threads_for_blocks(const CpuCall& call, int64_t available);
 int64_t threads_for_splits(const CpuCall& call, int64_t available);
 

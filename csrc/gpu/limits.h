@@ -10,7 +10,7 @@ namespace vbgemm {
 // us longer. Launches from a CUDA graph do not pay this, because the graph has its parameters on the device (docs/design/latency.md, L15).
 constexpr int max_parameter_bytes(bool cdna) { return cdna ? 4096 : 16384; }
 
-inline constexpr int kBufferBytes = 16;  // size of an entry of the buffer table
+inline constexpr int kBufferBytes = 16;  // bytes per entry of the buffer table
 
 // Width of a vector load. Rows that are aligned to it are read by vector loads.
 inline constexpr int kVectorLoadBytes = 16;
@@ -18,9 +18,9 @@ inline constexpr int kVectorLoadBytes = 16;
 // Maximum length of a buffer table in the launch parameters. A longer table is placed in the call's workspace.
 constexpr int max_parameter_buffers(bool cdna) { return (max_parameter_bytes(cdna) - 256) / kBufferBytes; }
 
-// The tensor maps of a launch of pipelined tiles, in its call's workspace. Each CTA has maps of three matrices for kTilesWithMaps tiles,
-// those that may be between the finder and the last store. kMaxPipelinedBlocks is an upper bound of the multiprocessors of a GPU of sm_90;
-// a larger GPU would use only as many.
+// The tensor maps of a launch of pipelined tiles, in its call's workspace. Each CTA has maps of three matrices for each of kTilesWithMaps
+// tiles, the maximum number between the finder and the last store. kMaxPipelinedBlocks is an upper bound of the multiprocessors of a GPU of
+// sm_90; a larger GPU would use only as many.
 inline constexpr int kMaxPipelinedBlocks = 160, kTilesWithMaps = 4, kTileMapBytes = 3 * 128;
 inline constexpr int kPipelinedMapBytes = kMaxPipelinedBlocks * kTilesWithMaps * kTileMapBytes;
 

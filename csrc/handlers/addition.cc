@@ -1,4 +1,4 @@
-// The XLA FFI handler that adds arrays, of a GPU and of an emulated one.
+// The XLA FFI handler that adds arrays, for GPUs and the emulation.
 #include "gpu/host/addition_call.h"
 #include "handlers/backend.h"
 

@@ -1,5 +1,5 @@
-// Where the handlers of this folder run: on the CPU (VBGEMM_CPU), on a GPU, or on an emulated GPU (tests/native/emulation), for XLA's CPU
-// platform. `Context` is what XLA passes for it, and `Where` what a handler gets.
+// The backend that this folder's handlers are compiled for: the CPU (VBGEMM_CPU), a GPU, or an emulated GPU (tests/native/emulation) on
+// XLA's CPU platform. `Context` is the FFI context type, and `Where` the type that a handler receives for it.
 #pragma once
 #include "ffi_common.h"
 

@@ -1,5 +1,5 @@
-// The XLA FFI handlers of a backend, which its extension module exports to Python; add_scaled, square_sums, averages, quantize and
-// rows_by_index of GPUs only.
+// The XLA FFI handlers of a backend, which its extension module exports to Python. add_scaled, square_sums, averages, quantize and
+// rows_by_index exist on GPUs only.
 #pragma once
 #include "xla/ffi/api/c_api.h"
 

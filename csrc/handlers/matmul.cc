@@ -25,7 +25,7 @@ ffi::Error compute(const Call& call, void* workspace, Where pool) {
   cpu.buffers = call.buffers.data(), cpu.elements = call.elements.data();
   cpu.num_operands = call.num_operands, cpu.num_buffers = static_cast<int32_t>(call.buffers.size());
   cpu.num_sums = call.num_sums;
-  cpu.past_caches = fills_caches(cpu);
+  cpu.may_stream = fills_caches(cpu);
   run(cpu, &pool);
   return ffi::Error::Success();
 }

@@ -1,4 +1,4 @@
-// The XLA FFI handler that quantizes, of a GPU and of an emulated one.
+// The XLA FFI handler that quantizes, for GPUs and the emulation.
 #include "gpu/host/quantize_call.h"
 #include "handlers/backend.h"
 

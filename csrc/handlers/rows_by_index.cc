@@ -1,4 +1,4 @@
-// The XLA FFI handler that copies rows by index, of a GPU and of an emulated one.
+// The XLA FFI handler that copies rows by index, for GPUs and the emulation.
 #include "gpu/host/rows_by_index_call.h"
 #include "handlers/backend.h"
 

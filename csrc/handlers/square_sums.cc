@@ -1,4 +1,4 @@
-// The XLA FFI handlers that sum squares, of arrays and of averages of arrays; of a GPU and of an emulated one.
+// The XLA FFI handlers that sum the squares of arrays and of averages of arrays, for GPUs and the emulation.
 #include "gpu/host/averages_call.h"
 #include "gpu/host/square_sums_call.h"
 #include "handlers/backend.h"

@@ -1,4 +1,4 @@
-"""Epilogues: what happens to the sums of a product on their way to its result.
+"""Epilogues: the elementwise operations applied to a product's sums before they are stored.
 
 One record for the products of lists and of ragged rows, its meaning in jnp, and the table of activations. A kernel
 applies an epilogue to sums in its registers; XLA applies it by `finished`.
@@ -47,12 +47,12 @@ OperandKey = Any
 
 
 class Epilogue(NamedTuple):
-    """What happens to a sum on its way to its result, in the accumulator's dtype.
+    """The operations applied to a sum before it is rounded to the result's dtype; computed in the accumulator's dtype.
 
         row_scale activation(alpha sum + beta source + bias)
 
     The source has the shape and dtype of the result; the bias has its dtype and a shape that broadcasts to its shape.
-    Where beta is 0 the source is not read, so that NaN in it does not reach the result. With `gated` the sum has twice
+    If beta is 0 the source is not read, so that NaN in it does not reach the result. With `gated` the sum has twice
     the columns of the result, and activation(gate) up of its two halves takes the place of its activation. Only ragged
     products have gates and row scales.
     """
@@ -116,7 +116,7 @@ def linear_part(
 
 
 def activated(x: jax.Array, activation: str | None, halves: bool = False) -> jax.Array:
-    """activation(x), or where x is the sums of a gated product, the gate before the other half, its result."""
+    """activation(x); for a gated product, whose sums x hold the gate first and then the other half, its result."""
     if halves:
         gate, up = jnp.split(x, 2, axis=-1)
         return gated_product(FUNCTIONS[str(activation)], gate, up)
@@ -124,7 +124,7 @@ def activated(x: jax.Array, activation: str | None, halves: bool = False) -> jax
 
 
 def gated_product(activation: Function, gate: jax.Array, up: jax.Array) -> jax.Array:
-    """The result of a gated product, of whose sums one half is the gate and the other one multiplies it."""
+    """The result of a gated product: activation(first half of the sums) times the second half."""
     return activation(gate) * up
 
 
@@ -137,15 +137,14 @@ def scalar_value(scalar: Scalar, operands: Sequence[jax.Array] | Mapping[int, ja
 
 @jax.custom_jvp
 def scaled(beta: jax.Array, x: jax.Array) -> jax.Array:
-    """beta x, and zeros where beta is 0, even if x holds NaN or Inf. Its derivatives are those of the product beta
+    """beta x, and zeros if beta is 0, even if x holds NaN or Inf. Its derivatives are those of the product beta
     x."""
     return jnp.where(beta == 0, jnp.zeros_like(x), beta * x)
 
 
 def _scaled_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
     (beta, x), (d_beta, d_x) = primals, tangents
-    # Plain products instead of `scaled`: a custom rule would be lost in transposition, and with it that beta may have a
-    # tangent.
+    # Plain products instead of `scaled`: transposition would lose the custom rule, and with it beta's tangent.
     parts = [beta * d_x] if _is_nonzero(d_x) else []
     if _is_nonzero(d_beta):  # a zero tangent times a NaN in x would be NaN
         parts.append(d_beta * x)
@@ -160,12 +159,12 @@ scaled.defjvp(_scaled_jvp, symbolic_zeros=True)
 
 
 def activation_number(activation: str | None) -> int:
-    """The number by which a call of a kernel refers to an activation."""
+    """The index by which a kernel call refers to an activation."""
     return _NAMES.index(activation or "none")
 
 
 def resolve_activation(where: str, activation: Any) -> tuple[str | None, Function | None]:
-    """(its name in the kernel's epilogue, or None where the epilogue lacks it; the function, or None for no
+    """(its name in the kernel's epilogue, or None if the epilogue lacks it; the function, or None for no
     activation)."""
     if activation is None:
         return None, None

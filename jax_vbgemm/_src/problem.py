@@ -22,7 +22,7 @@ class Problem:
     Sizes are integers in [0, 2**31 - 1]. `transpose_a`: A is stored as k x m; `transpose_b`: B is stored as n x k.
     `symmetric`: C[b] is symmetric, as X X^T is, so that half of it may be computed and stored twice. `line`: the
     alignment of stored rows in elements, that is the greatest common divisor of the offsets and row strides of A, B
-    and C; None where rows lie without gaps, so that the sizes determine it.
+    and C; None if rows lie without gaps, so that the sizes determine it.
 
     Raises:
       TypeError: a size is not an integer (a bool does not count as one), or a flag is not a bool.

@@ -21,6 +21,19 @@ def test_variants_agree(program):
         assert all(row.error < 1e-4 for row in rows)
 
 
+@pytest.mark.parametrize("program", slow_except(["gemma4", "qwen3"], ["gemma4"]))
+def test_variants_of_layers_of_tunix_agree(program):
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        try:
+            cases = whole_programs.cases_of(program, "small")
+        except ImportError as error:
+            pytest.skip(str(error))
+        for case in cases:
+            expected = jax.jit(case.before)(*case.args)
+            for name, function in case.variants.items():
+                assert whole_programs.error_of(jax.jit(function)(*case.args), expected) < 1e-5, (case.step, name)
+
+
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the CPU's decisions")
 @pytest.mark.parametrize("program", slow_except(whole_programs.PROGRAMS, ["blocks"]))
 def test_group_leaves_small_programs_of_a_cpu_as_they_are(program):

@@ -19,9 +19,12 @@ SIZES = {-1: 3, 0: 5, 1: 4}
 def blocks_of(ndim, seed, dtype="float64"):
     rng = np.random.default_rng(seed)
     sectors = [sector for sector in itertools.product(SIZES, repeat=ndim) if abs(sum(sector)) <= 1]
-    return {s: jnp.asarray(rng.standard_normal([SIZES[charge] for charge in s]), dtype) for s in sectors}
+    shapes = {sector: [SIZES[charge] for charge in sector] for sector in sectors}
+    turn = np.exp(1j) if np.dtype(dtype).kind == "c" else 1
+    return {s: jax.device_put((turn * rng.standard_normal(shape)).astype(dtype)) for s, shape in shapes.items()}
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def dense(blocks, ndim):
     """The dense tensor; differentiable."""
     blocks = blocks.unpack() if isinstance(blocks, blocksparse.BlockArray) else blocks
@@ -50,7 +53,8 @@ def tensors():
 def test_a_chain_equals_the_dense_one_and_is_one_call_for_each_product(tensors):
     packed = tuple(map(pack, tensors))
     compiled = jax.jit(lambda *x: chain(*x, by_kernel)).lower(*packed)
-    expected = chain(*(dense(x, x.sectors[0].__len__()) for x in packed), jnp.tensordot, jnp.transpose)
+    of_dense = jax.jit(lambda *x: chain(*x, jnp.tensordot, jnp.transpose))
+    expected = of_dense(*(dense(x, len(x.sectors[0])) for x in packed))
     found = compiled.compile()(*packed)
     np.testing.assert_allclose(dense(found, 3), expected, rtol=1e-11, atol=1e-11)
     if jax.default_backend() != "cpu":
@@ -100,28 +104,43 @@ def test_vmap_is_a_loop():
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_pack_and_unpack(dtype):
     blocks = blocks_of(3, 4, dtype)
-    packed = pack(dict(reversed(blocks.items())))
-    assert packed.dtype == dtype
-    assert packed.buffer.size == sum(x.size for x in blocks.values())
-    assert list(packed) == list(packed.unpack()) == sorted(blocks)
-    turned = packed.transpose((2, 0, 1))
-    assert turned.buffer is packed.buffer
-    for sector, block in blocks.items():
-        np.testing.assert_array_equal(packed.unpack()[sector], block)
-        np.testing.assert_array_equal(packed[sector].dense(), block)
-        np.testing.assert_array_equal(turned.unpack()[sector[2], sector[0], sector[1]], block.transpose(2, 0, 1))
-    np.testing.assert_array_equal(pack(turned).transpose((1, 2, 0)).unpack()[0, 0, 0], blocks[0, 0, 0])
-    np.testing.assert_array_equal(packed.conj().unpack()[0, 0, 0], blocks[0, 0, 0].conj())
+
+    @jax.jit
+    def parts(blocks):
+        packed = pack(dict(reversed(blocks.items())))
+        assert packed.dtype == dtype
+        assert packed.buffer.size == sum(x.size for x in blocks.values())
+        assert list(packed) == list(packed.unpack()) == sorted(blocks)
+        turned = packed.transpose((2, 0, 1))
+        assert turned.buffer is packed.buffer
+        turned_back = pack(turned).transpose((1, 2, 0))
+        single = {sector: packed[sector].dense() for sector in packed}
+        return packed, single, *(x.unpack() for x in (packed, turned, turned_back, packed.conj()))
+
+    packed, single, unpacked, turned, turned_back, conjugate = jax.device_get(parts(blocks))
+    for sector, block in jax.device_get(blocks).items():
+        np.testing.assert_array_equal(unpacked[sector], block)
+        np.testing.assert_array_equal(single[sector], block)
+        np.testing.assert_array_equal(turned[sector[2], sector[0], sector[1]], block.transpose(2, 0, 1))
+        np.testing.assert_array_equal(turned_back[sector], block)
+        np.testing.assert_array_equal(conjugate[sector], block.conj())
     assert len(jax.tree.leaves(packed)) == 1
 
 
 def test_blocks_that_xla_computes_are_in_the_buffer(tensors):
     a, _, c = tensors
-    expected = tensordot(a, c, 1, implementation="kernel")
-    for found in (tensordot(pack(a), c, 1, implementation="xla"), tensordot(a, c, 1, packed=True)):
-        assert found.buffer.ndim == 1
+
+    @jax.jit
+    def products(a, c):
+        many = tensordot(pack(a), c, 1, implementation="xla"), tensordot(a, c, 1, packed=True)
+        assert all(each.buffer.ndim == 1 for each in many)
+        blocks = [{sector: each[sector].dense() for sector in each} for each in many]
+        return tensordot(a, c, 1, implementation="kernel"), *blocks
+
+    expected, *many = products(a, c)
+    for found in many:
         for sector, block in expected.items():
-            np.testing.assert_allclose(found[sector].dense(), block, rtol=1e-12)
+            np.testing.assert_allclose(found[sector], block, rtol=1e-12)
     assert len(pack({})) == len(tensordot(pack({}), pack(a), 1)) == 0
 
 

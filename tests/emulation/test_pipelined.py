@@ -31,14 +31,14 @@ MISTAKES = {
     "a stale phase: producers that do not wait for each other": ("copy_threads.h",
         "{ bar_sync(kProducerBarrier, 32 + kThreads); }", "{}"),
     "a missing arrival: a stage not released to the other CTA": ("block.h",
-        "    if (Cut::kCluster > 1) mbarrier_arrive_remote(shared_.empty[stage], rank_ ^ 1);\n", ""),
+        "    if (Traits::kCluster > 1) mbarrier_arrive_remote(shared_.empty[stage], rank_ ^ 1);\n", ""),
     "a row too many": ("store_plan.h",
         "min(place.rows - row, Patch::kRows)", "min(place.rows - row + 1, Patch::kRows)"),
 }  # fmt: skip
 MORE_MISTAKES = {
     "a stale phase: a lane that has not seen a stage that is released": ("block.h",
-        "      wave_barrier();  // all lanes have seen the end of the phase",
-        "      // all lanes have seen the end of the phase"),
+        "      wave_barrier();  // all lanes have seen this phase complete:",
+        "      // all lanes have seen this phase complete:"),
     "a missing arrival: a stage behind K's end": ("block.h",
         "        mbarrier_arrive(full);\n        continue;", "        continue;"),
     "a stage released before products have read it": ("mainloop.h",
@@ -48,12 +48,13 @@ MORE_MISTAKES = {
     "a matrix that begins within 16 bytes": ("tile_maps.h",
         "reinterpret_cast<uintptr_t>(x.first) % kAlignment == 0 &&", ""),
     "a tensor map replaced while stores use it": ("source_plan.h",
-        "block_index() * kTilesWithMaps + maps_index]", "block_index() * kTilesWithMaps + maps_index % Cut::kTiles]"),
+        "block_index() * kTilesWithMaps + maps_index]",
+        "block_index() * kTilesWithMaps + maps_index % Traits::kTiles]"),
     "columns shared with a tile that needs others": ("source_plan.h",
-        "popc_ballot(lane < kWords && beside[lane] != mine[lane]) == 0", "popc_ballot(false) == 0"),
+        "popc_ballot(lane < kWords && peer[lane] != mine[lane]) == 0", "popc_ballot(false) == 0"),
     "results overwritten while they are stored": ("store.h",
-        "read<kInTurn ? Cut::kStoreBoxes - 1 : 0>();\n    wave_barrier();\n    stage_narrow",
-        "read<Cut::kStoreBoxes + kInTurn>();\n    wave_barrier();\n    stage_narrow"),
+        "read<kAlternatesBoxes ? Traits::kStoreBoxes - 1 : 0>();\n    wave_barrier();\n    stage_narrow",
+        "read<Traits::kStoreBoxes + kAlternatesBoxes>();\n    wave_barrier();\n    stage_narrow"),
 }  # fmt: skip
 
 

@@ -267,7 +267,7 @@ def test_random_calls(builder: Builder, tmp_path, seed):
 
 
 MISTAKES = {
-    "zeros with an activation": ("if (yes) epilogue.activation", "epilogue.activation"),
+    "zeros with an activation": ("if (has_matrix) epilogue.activation", "epilogue.activation"),
     "the first matrix's bias for all": ("{0, columns}", "{0, columns - columns}"),
     "columns of a transposed matrix taken for its rows": ("(matrix * n + tile.col) * k", "matrix * n * k + tile.col"),
 }

@@ -27,7 +27,7 @@ def layer(lib, scale=SCALES):
         factors = [(one.lora_a[...], one.lora_b[...]) for one in model.adapters]
         return (lambda x, *sizes, **ids: model(x, *sizes, **ids)), factors
     model = vbl.MultiLoRA(RANKS, OUT, scale=scale, b_initializer=nn.initializers.normal(), param_dtype=jnp.float64)
-    variables = model.init(jax.random.key(0), X, adapter_ids=jnp.zeros(3, int))
+    variables = jax.jit(model.init)(jax.random.key(0), X, adapter_ids=np.zeros(3, int))
     kernels = [variables["params"][name]["kernel"] for name in sorted(variables["params"])]
     factors = list(zip(kernels[: len(RANKS)], kernels[len(RANKS) :], strict=True))
     return (lambda x, *sizes, **ids: model.apply(variables, x, *sizes, **ids)), factors

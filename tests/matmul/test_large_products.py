@@ -9,7 +9,7 @@ import pytest
 import jax_vbgemm as vb
 
 TILE = vb.Uniform("mma-128x256")
-# Just before, at and after a half tile, a tile and a step of K; rows that TMA copies, and rows that it cannot.
+# Just before, at and after a half tile, a tile and a K step; rows that TMA copies, and rows that it cannot.
 SIZES = [
     (1, 1, 1),
     (128, 256, 64),

@@ -254,30 +254,39 @@ def test_gated_dot_options():
     x, rhs = operands()["x"], operands()["gate_up"]
     sizes = jnp.array([3, 0, 5, 1, 0])  # two rows behind the last group
     scale, bias = oracle.random((TOKENS,), "float64", 3), oracle.random((EXPERTS, 2 * F), "float64", 4)
-    both = vb.ragged_dot(x, rhs, sizes, bias=bias)
-    truth = scale[:, None] * jax.nn.gelu(both[:, :F]) * both[:, F:]
-    got = moe.gated_dot(x, rhs.swapaxes(1, 2), sizes, transpose_rhs=True, bias=bias, row_scale=scale, activation="gelu")
-    assert_close(got, truth)
-    both = vb.ragged_dot(x, rhs, sizes)
-    assert_close(moe.gated_dot(x, rhs, sizes, activation=jnp.sin), jnp.sin(both[:, :F]) * both[:, F:])
+
+    @jax.jit
+    def plain(x, rhs):
+        both = vb.ragged_dot(x, rhs, sizes, bias=bias)
+        named = scale[:, None] * jax.nn.gelu(both[:, :F]) * both[:, F:]
+        both = vb.ragged_dot(x, rhs, sizes)
+        return named, jnp.sin(both[:, :F]) * both[:, F:]
+
+    @jax.jit
+    def ours(x, rhs):
+        options = {"transpose_rhs": True, "bias": bias, "row_scale": scale, "activation": "gelu"}
+        named = moe.gated_dot(x, rhs.swapaxes(1, 2), sizes, **options)
+        return named, moe.gated_dot(x, rhs, sizes, activation=jnp.sin)
+
+    assert_close(ours(x, rhs), plain(x, rhs))
 
 
 def test_gated_dot_with_a_function_has_zeros_after_the_last_group():
-    x, rhs, sizes = jnp.ones((3, 2)), jnp.ones((2, 2, 4)), jnp.array([1, 1])
-    scale = jnp.array([1, 2, jnp.nan])
+    x, rhs, sizes = np.ones((3, 2)), np.ones((2, 2, 4)), np.array([1, 1])
+    scale = np.array([1, 2, np.nan])
     reciprocal = lambda x: 1 / x  # noqa: E731
     f = lambda x, rhs: moe.gated_dot(x, rhs, sizes, activation=reciprocal, row_scale=scale)  # noqa: E731
-    np.testing.assert_array_equal(f(x, rhs), [[1, 1], [2, 2], [0, 0]])
+    np.testing.assert_array_equal(jax.jit(f)(x, rhs), [[1, 1], [2, 2], [0, 0]])
     for gradient in jax.jit(jax.grad(lambda *a: f(*a).sum(), (0, 1)))(x, rhs):
         assert jnp.isfinite(gradient).all()
     # The second of three groups is the only one with weights.
-    window = moe.gated_dot(x, rhs[:1], jnp.array([1, 1, 1]), activation=reciprocal, group_offset=1)
-    np.testing.assert_array_equal(window, [[0, 0], [1, 1], [0, 0]])
+    window = jax.jit(lambda *a: moe.gated_dot(*a, activation=reciprocal, group_offset=1))
+    np.testing.assert_array_equal(window(x, rhs[:1], np.array([1, 1, 1])), [[0, 0], [1, 1], [0, 0]])
 
 
 def test_losses():
     logits = LOADS["any"]
-    routing = moe.route(logits, K)
+    routing = jax.jit(moe.route, static_argnums=1)(logits, K)
     chosen = np.bincount(np.asarray(routing.experts).ravel(), minlength=EXPERTS) / (K * TOKENS)
     truth = lambda x: EXPERTS * jnp.sum(chosen * jax.nn.softmax(x, -1).mean(0))  # noqa: E731
     ours = lambda x: moe.load_balance_loss(x, moe.route(x, K))  # noqa: E731

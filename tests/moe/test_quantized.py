@@ -61,7 +61,7 @@ def test_values_and_gradients_are_those_of_rounded_factors(features, cotangents)
 
     both = [jax.tree.leaves(jax.jit(jax.value_and_grad(f, (0, 1)))(X, LOGITS)) for f in (quantized, plain)]
     for given, wanted in zip(*both, strict=True):
-        # The tensor cores add with some 14 bits: a feature or a cotangent may be rounded to another number of 8 bits.
+        # The tensor cores add with about 14 bits: a feature or a cotangent may be rounded to another number of 8 bits.
         assert jnp.linalg.norm(given - wanted) < 1e-2 * jnp.linalg.norm(wanted)
 
 

@@ -202,8 +202,13 @@ def test_haiku():
     hk = pytest.importorskip("haiku")
     model = hk.without_apply_rng(hk.transform(lambda x: hk.nets.MLP([6, 3, 2], activation=jax.nn.silu)(x)))
     x = oracle.random((ROWS, IN), "float32")
-    parameters = model.init(jax.random.key(0), x)
-    assert_same(networks.apply([parameters], x, "silu"), [model.apply(parameters, x)])
+    parameters = jax.jit(model.init)(jax.random.key(0), x)
+
+    @jax.jit
+    def both(parameters, x):
+        return networks.apply([parameters], x, "silu"), [model.apply(parameters, x)]
+
+    assert_same(*both(parameters, x))
 
 
 # Types
@@ -263,10 +268,14 @@ def test_a_stack_is_read_as_it_is_in_equinox_too():
 
 
 def test_no_infinity_of_a_wide_network_reaches_the_rows_of_a_narrow_one():
-    nets = [[(jnp.ones((IN, width)), None), (jnp.ones((width, 2)), None)] for width in (2, 5)]
-    x = jnp.ones((2, IN)).at[0].set(-jnp.inf)
-    types = jnp.array([0, 1])
-    assert_same(networks.apply_typed(nets, x, "relu", types=types), masked(nets, x, types, jax.nn.relu))
+    nets = [[(np.ones((IN, width)), None), (np.ones((width, 2)), None)] for width in (2, 5)]
+    x, types = np.array([[-np.inf] * IN, [1.0] * IN]), np.array([0, 1])
+
+    @jax.jit
+    def both(nets, x, types):
+        return networks.apply_typed(nets, x, "relu", types=types), masked(nets, x, types, jax.nn.relu)
+
+    assert_same(*both(nets, x, types))
 
 
 def test_a_function_sees_no_padding():
@@ -289,6 +298,7 @@ def test_one_program_serves_all_types():
     nets = [network((IN, 3, 2), seed) for seed in range(2)]
     x = oracle.random((3, IN), "float64")
     f = jax.jit(lambda types: networks.apply_typed(nets, x, "relu", types=types))
-    for types in itertools.islice(itertools.product((-1, 0, 1), repeat=3), 0, 27, 6):
-        assert_same(f(jnp.array(types)), masked(nets, x, np.array(types), jax.nn.relu), 1e-11)
+    expected = jax.jit(lambda types: masked(nets, x, types, jax.nn.relu))
+    for types in map(np.array, itertools.islice(itertools.product((-1, 0, 1), repeat=3), 0, 27, 6)):
+        assert_same(f(types), expected(types), 1e-11)
     assert f._cache_size() == 1

@@ -152,8 +152,8 @@ def test_a_mapping_takes_its_first_key_that_fits():
     params = {"a": oracle.random((4, 6), "float64"), "b": oracle.random((4, 6), "float64", 2)}
     found = jax.jit(lambda x: orthogonalize(x, split={"a": (2, 4), (4, 6): 3}))(params)
     for name, sizes in (("a", (2, 4)), ("b", (2, 2, 2))):
-        parts = jnp.split(params[name], np.cumsum(sizes)[:-1], axis=1)
-        assert_close(found[name], jnp.concatenate(vb.newton_schulz(parts), axis=1))
+        parts = np.split(np.asarray(params[name]), np.cumsum(sizes)[:-1], axis=1)
+        assert_close(found[name], np.concatenate(jax.jit(vb.newton_schulz)(parts), axis=1))
 
 
 def test_parts_of_arrays_with_dimension_numbers():
@@ -210,8 +210,9 @@ def test_dual_norms_are_of_the_parts():
     whole = {"qkv": oracle.random((16, 24), "float32")}
     apart = {str(i): x for i, x in enumerate(jnp.split(whole["qkv"], 3, axis=1))}
     optimizers = scale_by_muon(adaptive=True, split={"qkv": np.int64(3)}), scale_by_muon(adaptive=True)
-    ours, parts = (o.update(x, o.init(x))[0] for o, x in zip(optimizers, (whole, apart), strict=True))
-    np.testing.assert_allclose(ours["qkv"], jnp.concatenate(list(parts.values()), axis=1), rtol=1e-4, atol=1e-4)
+    updates = [jax.jit(lambda x, o=o: o.update(x, o.init(x))[0]) for o in optimizers]
+    ours, parts = (update(x) for update, x in zip(updates, (whole, apart), strict=True))
+    np.testing.assert_allclose(ours["qkv"], np.concatenate(list(parts.values()), axis=1), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

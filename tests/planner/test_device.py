@@ -10,6 +10,7 @@ import pytest
 import jax_vbgemm as vb
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import DEVICES, Reported, catalogue_for, device_spec, kind_of, match_device, plan_problems
+from jax_vbgemm._src.planner.model import cost_model
 from jax_vbgemm._src.planner.model.calibration import COLUMNS, priors_of
 from jax_vbgemm._src.planner.model.occupancy import waves_by_registers
 from jax_vbgemm._src.planner.tables import device_table
@@ -70,6 +71,22 @@ def test_what_was_measured_with_other_units_or_rates_is_not_inherited(monkeypatc
     toml.write_text('base = "h100"\n[hardware]\nunits = 78\n[boards]\n')
     with pytest.raises(ValueError, match=r"device 'h20': units differ from those of its base 'h100': .*calibration"):
         device_table._entry("h20")
+
+
+def test_rows_of_a_device_replace_those_of_its_base(monkeypatch, tmp_path):
+    (tmp_path / "h100").symlink_to(FOLDER / "h100")
+    (tmp_path / "h20").mkdir()
+    (tmp_path / "h20" / "device.toml").write_text('base = "h100"\n[hardware]\n[boards]\n')
+    monkeypatch.setattr(device_table, "FOLDER", tmp_path)
+    monkeypatch.setattr(cost_model, "_calibration_table", cost_model._calibration_table.__wrapped__)
+    assert cost_model._calibration_table("h20") == cost_model._calibration_table("h100")
+    own = [",".join(COLUMNS), "tf32,mma-64x64,128,1,2,3,4,5,6,7,8,,0.1,9,2026-11-29,abc"]
+    (tmp_path / "h20" / "calibration.csv").write_text("\n".join(own))
+    table, base = cost_model._calibration_table("h20"), cost_model._calibration_table("h100")
+    assert device_table._entry("h20").spec.calibration == "h20"
+    key = "tf32", "mma-64x64", 128
+    assert table[key] == tuple(1e-9 * n for n in range(1, 9)) != base[key]
+    assert {k: v for k, v in table.items() if k != key} == {k: v for k, v in base.items() if k != key}
 
 
 def test_figures_of_the_documents():

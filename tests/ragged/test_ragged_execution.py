@@ -90,7 +90,8 @@ def test_shard_map_over_rows(check_vma, implementation):
     def loss(function: Any) -> Any:
         return jax.value_and_grad(lambda lhs, rhs: jnp.sum(jnp.sin(function(lhs, rhs))), (0, 1))
 
-    assert_close(jax.jit(loss(lambda lhs, rhs: sharded(lhs, rhs, sizes)))(lhs, rhs), loss(unsharded)(lhs, rhs))
+    both = (lambda lhs, rhs: sharded(lhs, rhs, sizes)), unsharded
+    assert_close(*(jax.jit(loss(f))(lhs, rhs) for f in both))
 
 
 @pytest.mark.multidevice(4)

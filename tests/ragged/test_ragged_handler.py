@@ -68,7 +68,7 @@ def test_calls_that_keep_the_rules_are_right():
         (int8(K), "the CPU has neither gated nor gathered products nor accumulators nor 8-bit factors"),
         (
             int8(K) | {"lhs_scale": jnp.ones((M, 2), jnp.float32)},
-            "a scale must have one block, or one for each 128 steps of K",
+            "a scale must have one block, or one for each 128 K elements",
         ),
         (int8(200) | {"rhs_scale": jnp.ones((G, 2, N), jnp.float32)}, "a scale of a single column must have all of K"),
         ({"result": ((M, N), "float64")}, "arithmetic float32 gives no results of float64"),

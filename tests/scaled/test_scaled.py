@@ -19,6 +19,15 @@ FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
 INTEGERS = ["int8", "int4"]
 SIZES = jnp.array([5, 0, 9])
 
+# One program, not one for each operation; some tests call vb.quantize outside of jit.
+quantize = jax.jit(vb.quantize, static_argnames=("dtype", "block"))
+
+
+@jax.jit
+def widened(*scaled):
+    """The numbers of factors in float32."""
+    return [x.dequantized() for x in scaled]
+
 
 def random(shape, seed):
     return oracle.random(shape, "float32", seed)
@@ -36,15 +45,15 @@ def blocks_of(x, block):
 @pytest.mark.parametrize("shape", [(3, 130), (1, 1), (9, 128)])
 def test_the_largest_number_of_each_block_is_the_largest_of_the_dtype(dtype, block, shape):
     x = np.asarray(random(shape, 1))
-    quantized = vb.quantize(x, dtype, block)
+    quantized = quantize(x, dtype, block)
     largest = float(jnp.iinfo(dtype).max if dtype in INTEGERS else jnp.finfo(dtype).max)
     whole = [size if each == -1 else each for size, each in zip(shape, block, strict=True)]
-    values = np.asarray(quantized.values.astype(jnp.float32))
+    values = np.asarray(quantized.values).astype(np.float32)
     scales = [np.abs(part).max() / np.float32(largest) for part in blocks_of(x, whole)]
     np.testing.assert_allclose(quantized.scales.ravel(), scales, rtol=1e-6)
     assert all(np.abs(part).max() == largest for part in blocks_of(values, whole))
     step = 0.5 if dtype in INTEGERS else largest * 2.0 ** -(4 if dtype == "float8_e4m3fn" else 3)
-    error = np.abs(np.asarray(quantized.dequantized()) - x)
+    error = np.abs(np.asarray(*widened(quantized)) - x)
     for part, scale in zip(blocks_of(error, whole), scales, strict=True):
         assert part.max() <= 1.001 * step * scale  # half a unit of the largest numbers
 
@@ -82,7 +91,7 @@ def test_no_elements():
 
 
 def test_scaled_is_a_pytree_and_has_a_transpose():
-    x = vb.quantize(random((2, 3, 5), 2), block=(2, 3))
+    x = quantize(random((2, 3, 5), 2), block=(2, 3))
     np.testing.assert_array_equal(x.mT.dequantized(), x.dequantized().mT)
     doubled = jax.tree.map(lambda leaf: leaf, x)
     again = jax.jit(lambda x: x.mT.mT)(doubled)
@@ -99,37 +108,37 @@ def test_scaled_is_a_pytree_and_has_a_transpose():
     ("lhs_block", "rhs_block"), [((1, 128), (128, 128)), ((1, -1), (-1, -1)), ((1, 128), (1, -1)), ((2, 5), (1, 128))]
 )
 def test_products_are_those_of_the_numbers(lhs_dtype, rhs_dtype, lhs_block, rhs_block):
-    lhs = vb.quantize(random((14, 200), 1), lhs_dtype, lhs_block)
-    rhs = vb.quantize(random((3, 130, 200), 2), rhs_dtype, rhs_block)
-    for rest in ({}, {"bias": random((3, 130), 3), "activation": "relu", "row_scale": random((14,), 4)}):
-        given = vb.ragged_dot(lhs, rhs, SIZES, transpose_rhs=True, preferred_element_type=jnp.float32, **rest)
-        wanted = vb.ragged_dot(lhs.dequantized(), rhs.dequantized(), SIZES, transpose_rhs=True, **rest)
-        np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=1e-4)
-    assert vb.ragged_dot(lhs, rhs, SIZES, transpose_rhs=True).dtype == jnp.bfloat16
-    back = vb.ragged_dot(lhs, rhs.mT, SIZES, preferred_element_type=jnp.float32)
-    np.testing.assert_allclose(back, lhs_rows_times(lhs, rhs), rtol=1e-5, atol=1e-4)
+    lhs = quantize(random((14, 200), 1), lhs_dtype, lhs_block)
+    rhs = quantize(random((3, 130, 200), 2), rhs_dtype, rhs_block)
+    bias, row_scale = random((3, 130), 3), random((14,), 4)
 
+    def results(lhs, rhs, **options):
+        rest = {"bias": bias, "activation": "relu", "row_scale": row_scale}
+        forward = [vb.ragged_dot(lhs, rhs, SIZES, transpose_rhs=True, **options, **more) for more in ({}, rest)]
+        return *forward, vb.ragged_dot(lhs, rhs.mT, SIZES, **options)
 
-def lhs_rows_times(lhs, rhs):
-    return vb.ragged_dot(lhs.dequantized(), rhs.dequantized().mT, SIZES)
+    given = jax.jit(lambda *factors: results(*factors, preferred_element_type=jnp.float32))(lhs, rhs)
+    for found, wanted in zip(given, jax.jit(results)(*widened(lhs, rhs)), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
+    assert jax.eval_shape(lambda: vb.ragged_dot(lhs, rhs, SIZES, transpose_rhs=True)).dtype == jnp.bfloat16
 
 
 def test_gathered_rows_have_their_scales():
-    lhs, rhs = vb.quantize(random((4, 256), 1)), vb.quantize(random((3, 8, 256), 2), block=(128, 128))
+    lhs, rhs = quantize(random((4, 256), 1)), quantize(random((3, 8, 256), 2), block=(128, 128))
     gather = jnp.array([3, 3, 0, 1, 2, 2, 0, 1, 3, 0, 0, 1, 2, 2])
     given = vb.ragged_dot(lhs, rhs, SIZES, transpose_rhs=True, gather=gather, preferred_element_type=jnp.float32)
-    wanted = vb.ragged_dot(lhs.dequantized(), rhs.dequantized(), SIZES, transpose_rhs=True, gather=gather)
+    wanted = vb.ragged_dot(*widened(lhs, rhs), SIZES, transpose_rhs=True, gather=gather)
     np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=1e-4)
 
 
 def test_a_factor_beside_one_that_is_not_scaled_is_widened():
-    lhs, rhs = random((14, 8), 1), vb.quantize(random((3, 8, 6), 2), "int8", (-1, 1))
-    np.testing.assert_allclose(vb.ragged_dot(lhs, rhs, SIZES), vb.ragged_dot(lhs, rhs.dequantized(), SIZES), rtol=1e-6)
+    lhs, rhs = random((14, 8), 1), quantize(random((3, 8, 6), 2), "int8", (-1, 1))
+    np.testing.assert_allclose(vb.ragged_dot(lhs, rhs, SIZES), vb.ragged_dot(lhs, *widened(rhs), SIZES), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("dtype", "block"), [("float8_e4m3fn", (128, 128)), ("int8", (1, -1))])
 def test_gradients_with_respect_to_scales(dtype, block):
-    lhs, rhs = vb.quantize(random((14, 8), 1), dtype), vb.quantize(random((3, 6, 8), 2), dtype, block)
+    lhs, rhs = quantize(random((14, 8), 1), dtype), quantize(random((3, 6, 8), 2), dtype, block)
 
     def loss(scales, dense):
         one = vb.Scaled(lhs.values, scales, lhs.block)
@@ -139,7 +148,8 @@ def test_gradients_with_respect_to_scales(dtype, block):
         )
         return jnp.sum(product**2)
 
-    np.testing.assert_allclose(*(jax.grad(loss)(lhs.scales, dense) for dense in (False, True)), rtol=1e-4)
+    gradient = jax.jit(jax.grad(loss), static_argnums=1)
+    np.testing.assert_allclose(*(gradient(lhs.scales, dense) for dense in (False, True)), rtol=1e-4)
 
 
 @pytest.mark.parametrize("sizes", [[5, 0, 200, 3], [300, 300], [0], [-4, 130, 2**31 - 1, 7], [128, 256]])
@@ -160,15 +170,19 @@ def test_the_gradient_of_weights_is_that_of_rounded_rows(sizes):
 
     rows, exact, given, (lhs, rhs) = both(x, y)
     assert np.sort(rows[rows >= 0]).tolist() == list(range(sum(exact)))
-    lhs, rhs, begin = np.asarray(lhs.dequantized(), "float64"), np.asarray(rhs.dequantized(), "float64"), 0
+    (lhs, rhs), begin = map(oracle.wide, widened(lhs, rhs)), 0
     for size, gradient in zip(exact, given, strict=True):
         part = slice(begin, begin + size)
         assert (np.diff(rows[part]) == 1).all()
         magnitude = np.abs(lhs[part]).T @ np.abs(rhs[part])
-        # The tensor cores add with some 14 bits.
+        # The tensor cores add with about 14 bits.
         assert (np.abs(np.asarray(gradient) - lhs[part].T @ rhs[part]) <= 2.0**-10 * magnitude + 1e-6).all()
         begin += -(-int(size) // 128) * 128
         assert (rows[part.stop : begin] == -1).all()
+
+
+def shapes_of(shape, dtype, block=(1, 128)):
+    return jax.eval_shape(lambda x: vb.quantize(x, dtype, block), jax.ShapeDtypeStruct(shape, jnp.float32))
 
 
 def kinds_of(lhs, rhs, gpu="h100", **options):
@@ -187,18 +201,18 @@ def kinds_of(lhs, rhs, gpu="h100", **options):
     ("lhs_dtype", "rhs_dtype"), [*((lhs, rhs) for lhs in FLOAT8 for rhs in FLOAT8), ("int8", "int8")]
 )
 def test_an_h100_multiplies_8_bits(lhs_dtype, rhs_dtype):
-    lhs = vb.quantize(random((14, 256), 1), lhs_dtype)
-    rhs = vb.quantize(random((3, 128, 256), 2), rhs_dtype, (128, 128))
+    lhs = shapes_of((14, 256), lhs_dtype)
+    rhs = shapes_of((3, 128, 256), rhs_dtype, (128, 128))
     (kind,) = kinds_of(lhs, rhs, transpose_rhs=True)
     assert (ARITHMETICS[kind].lhs, ARITHMETICS[kind].rhs) == (lhs_dtype, rhs_dtype)
-    columns, parts = (vb.quantize(random((3, 128, 256), 2), rhs_dtype, (1, k)) for k in (-1, 128))
+    columns, parts = (shapes_of((3, 128, 256), rhs_dtype, (1, k)) for k in (-1, 128))
     assert kinds_of(lhs, columns, transpose_rhs=True) == [kind]
     assert kinds_of(lhs, parts, transpose_rhs=True) == []  # by XLA: the scales of a column have parts of K
-    assert kinds_of(lhs, rhs.mT) == ["float32"]  # not along K
+    assert kinds_of(lhs, jax.eval_shape(lambda x: x.mT, rhs)) == ["float32"]  # not along K
     assert kinds_of(lhs, rhs, gpu="a100", transpose_rhs=True) == ["float32"]
     gated = {"transpose_rhs": True, "gated": True, "activation": "silu"}
-    assert kinds_of(lhs, vb.quantize(random((3, 512, 256), 2), rhs_dtype, (128, 128)), **gated) == [kind]
-    assert kinds_of(lhs, vb.quantize(random((3, 192, 256), 2), rhs_dtype, (128, 128)), **gated) == ["float32"]
+    assert kinds_of(lhs, shapes_of((3, 512, 256), rhs_dtype, (128, 128)), **gated) == [kind]
+    assert kinds_of(lhs, shapes_of((3, 192, 256), rhs_dtype, (128, 128)), **gated) == ["float32"]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +241,7 @@ def test_errors(make, error, message):
 
 
 def test_options_of_two_scaled_factors():
-    lhs, rhs = vb.quantize(jnp.ones((4, 128)), "int8"), vb.quantize(jnp.ones((1, 16, 128)), "int8", block=(128, 128))
+    lhs, rhs = quantize(jnp.ones((4, 128)), "int8"), quantize(jnp.ones((1, 16, 128)), "int8", block=(128, 128))
 
     def product(**options):
         return vb.ragged_dot(lhs, rhs, jnp.array([4]), transpose_rhs=True, **options)
@@ -243,11 +257,11 @@ def test_options_of_two_scaled_factors():
 
 def test_dot_algorithms_of_float8():
     """Kernels compute both; other factors, and products that a kernel does not compute, are not meant by them."""
-    x, w = jax.random.normal(jax.random.key(0), (5, 256)), jax.random.normal(jax.random.key(1), (1, 16, 256))
+    x, w = random((5, 256), 1), random((1, 16, 256), 2)
     sizes = jnp.array([5])
 
     def product(precision, dtype="float8_e4m3fn", **options):
-        lhs, rhs = vb.quantize(x, dtype, block=(1, -1)), vb.quantize(w, dtype, block=(1, -1))
+        lhs, rhs = quantize(x, dtype, block=(1, -1)), quantize(w, dtype, block=(1, -1))
         return vb.ragged_dot(lhs, rhs, sizes, transpose_rhs=True, precision=precision, **options)
 
     expected = product(None)

@@ -5,7 +5,7 @@ import pytest
 from jax_vbgemm._src.planner import catalogue_for, device_spec
 from jax_vbgemm._src.problem import problems_of
 from jax_vbgemm._src.tools import cli
-from jax_vbgemm._src.tools.profile import IN_MEMORY, LONE, profile
+from jax_vbgemm._src.tools.profile import IN_MEMORY, SINGLE_TILE, profile
 
 H100 = device_spec("h100")
 MEMORY, PRODUCT = 6e-7, 4e-9
@@ -16,7 +16,7 @@ def measure(problems, dtype, precision, tiles):
     del precision
     (problem,) = problems
     if problem.m == 128:
-        assert tiles == [(LONE, 128)]
+        assert tiles == [(SINGLE_TILE, 128)]
         latency = MEMORY if problem.k >= IN_MEMORY[0] else PRODUCT
         t3 = {"float32": 16, "float64": 8}[dtype]  # a step of 64 bytes
         return [3e-6 + problem.k * latency / t3]

@@ -1,5 +1,5 @@
-// The arithmetic of single numbers that has instructions of its own on NVIDIA GPUs: conversions of the element types, approximate division
-// and powers, and the bits and bytes of words. A part of cuda_vendor.h.
+// Scalar arithmetic with special instructions on NVIDIA GPUs: conversions of the element types, approximate division and powers, and bit
+// and byte operations. A part of cuda_vendor.h.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -9,8 +9,8 @@
 
 namespace vbgemm {
 
-// Divisions and powers with subnormal numbers as zeros, so that each is one instruction and a multiplication: for y up to 2^126, and with
-// an error of about 2 + |x| units in the last place (CUDA C++ Programming Guide, "Intrinsic Functions").
+// Divisions and powers that flush subnormals, so that each is one instruction and a multiplication: for y up to 2^126, and with an error of
+// about 2 + |x| units in the last place (CUDA C++ Programming Guide, "Intrinsic Functions").
 __device__ inline float fast_divide(float x, float y) {
   float inverse;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(y));
@@ -21,7 +21,7 @@ __device__ inline float fast_exp(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.4426950409f));
   return power;
 }
-// 1 / x rounded to nearest, for x from 2^-126 to 2^126; a division has a branch for other numbers.
+// 1 / x rounded to nearest, for x from 2^-126 to 2^126; an ordinary division has a branch for other values.
 __device__ inline float reciprocal(float x) {
   const float near = fast_divide(1, x);
   return __fmaf_rn(near, -__fmaf_rn(near, x, -1), near);
@@ -45,7 +45,7 @@ __device__ inline uint16_t float_to_bfloat16(float x) {
   return bits;
 }
 
-// Two numbers in a word, the first one in its lower half.
+// Packs two values into a word, the first one in the lower half.
 __device__ inline uint32_t floats_to_float16s(float low, float high) {
   uint32_t bits;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
@@ -57,8 +57,8 @@ __device__ inline uint32_t floats_to_bfloat16s(float low, float high) {
   return bits;
 }
 
-// Rounds to the nearest tf32 number; may overflow to infinity. The last 13 bits of the result, which the tensor cores ignore, are
-// arbitrary. This is one instruction from sm_90 on, and three before.
+// Rounds to the nearest TF32 value; may overflow to infinity. The last 13 bits of the result, which the tensor cores ignore, are arbitrary.
+// This is one instruction from sm_90 on, and three before.
 __device__ inline uint32_t round_to_tf32(float x) {
   uint32_t bits;
 #if __CUDA_ARCH__ >= 900
@@ -74,10 +74,10 @@ __device__ inline uint32_t bits_of_float(float x) { return __float_as_uint(x); }
 // Returns the 32 bits of high:low that begin at bit `bits` (0 to 31).
 __device__ inline uint32_t shifted_word(uint32_t low, uint32_t high, int bits) { return __funnelshift_r(low, high, bits); }
 
-// Returns the bytes of high:low, numbered from 0 on, that the hexadecimal digits of `selector` name, the lowest digit first.
+// Returns the bytes of high:low that the hexadecimal digits of `selector` select (prmt), lowest digit first.
 __device__ inline uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selector) { return __byte_perm(low, high, selector); }
 
-// Returns x y, and x y + z, for two float16 numbers in each word. Neither flushes subnormal numbers.
+// Returns x y, and x y + z, for two float16 values per word. Neither flushes subnormals.
 __device__ inline uint32_t multiply_float16s(uint32_t x, uint32_t y) {
   uint32_t product;
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(x), "r"(y));
@@ -89,7 +89,7 @@ __device__ inline uint32_t multiply_add_float16s(uint32_t x, uint32_t y, uint32_
   return sum;
 }
 
-// Whether one instruction widens two float8_e4m3fn numbers to float16, and that instruction.
+// Whether an instruction exists that widens two float8_e4m3fn values to float16, and that instruction.
 #if __CUDA_ARCH__ >= 890
 inline constexpr bool kWidensE4m3 = true;
 #else
@@ -103,8 +103,8 @@ __device__ inline uint32_t widen_e4m3(uint16_t two) {
   return wide;
 }
 
-// Whether instructions narrow float32 numbers to 8 bits, and four numbers by them: to float8_e4m3fn, or to float8_e5m2. The first number's
-// byte is the lowest one. A number that is too large becomes the largest one, and NaN is NaN.
+// Whether instructions exist that narrow float32 to 8 bits, and the conversion of four values to float8_e4m3fn or float8_e5m2. The first
+// value is in the lowest byte. Values saturate, and NaN stays NaN.
 #if __CUDA_ARCH__ >= 890
 inline constexpr bool kNarrowsFloat8 = true;
 #else
@@ -130,7 +130,7 @@ __device__ inline uint32_t narrow_float8(float x, float y, float z, float w) {
   return four;
 }
 
-// The larger one of each pair of 16-bit halves, without signs.
+// The maximum of each pair of unsigned 16-bit halves.
 __device__ inline uint32_t larger_halves(uint32_t x, uint32_t y) { return __vmaxu2(x, y); }
 
 }  // namespace vbgemm

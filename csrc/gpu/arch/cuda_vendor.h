@@ -1,5 +1,5 @@
-// What the kernels need of CUDA, as plain functions that hip_vendor.h and the emulation also provide: launches, the threads of a kernel,
-// and global memory; arithmetic is in cuda_numbers.h, asynchronous copies and tensor cores in ptx.
+// The CUDA functions that kernels use, which hip_vendor.h and the emulation also provide: launches, the threads of a kernel, and global
+// memory; arithmetic is in cuda_numbers.h, asynchronous copies and tensor cores in ptx.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -30,8 +30,8 @@ inline constexpr Error kSuccess = cudaSuccess, kInvalidValue = cudaErrorInvalidV
 #define VBGEMM_PARAMETERS(Type, name) const __grid_constant__ Type name
 #define VBGEMM_READ_PARAMETERS(Type, name)
 #define VBGEMM_SHARED(Type, name) __shared__ Type name
-// An object in dynamic shared memory, whose size the launch gives; more than 48 KB require that. Its alignment is that of the type, because
-// a larger one would also apply to the other kernels of the file.
+// An object in dynamic shared memory, whose size the launch sets; more than 48 KB require dynamic shared memory. Its alignment is that of
+// the type, because a larger one would also apply to the other kernels of the file.
 #define VBGEMM_DYNAMIC_SHARED(Type, name)                                    \
   extern __shared__ __align__(alignof(Type)) unsigned char vbgemm_dynamic[]; \
   Type& name = *reinterpret_cast<Type*>(vbgemm_dynamic)
@@ -50,11 +50,11 @@ inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int
   Error error = cudaFuncGetAttributes(&compiled, kernel);
   if (error == kSuccess) error = cudaGetDevice(&device);
   if (error == kSuccess) error = cudaDeviceGetAttribute(&block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  // A launch may use all the shared memory there is. The attribute is set at each launch, because it belongs to a device and context, and
+  // Lets a launch use all of the shared memory. The attribute is set at each launch, because it belongs to a device and context, and
   // setting it costs a fraction of the launch.
   const int most = block_bytes - static_cast<int>(compiled.sharedSizeBytes);
   if (error == kSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
-  // Code that was compiled for an older architecture does not wait for the previous kernel, whatever device runs it.
+  // Code compiled for an older architecture does not wait for the previous kernel, on any device.
   const bool early = may_start_early && compiled.ptxVersion >= 90;
   if (error != kSuccess) return error;
   cudaLaunchAttribute attributes[2] = {};
@@ -125,8 +125,8 @@ __device__ inline void await_previous_kernel() {
 }
 
 // Lets thread blocks of the next kernel in the stream start as soon as all of this kernel have called this or ended. Only a kernel that
-// calls await_previous_kernel() may follow then: XLA's have been seen to read results before they were written (docs/design/latency.md,
-// L2).
+// calls await_previous_kernel() may follow then: XLA's kernels have been seen to read results before they were written
+// (docs/design/latency.md, L2).
 __device__ inline void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -136,17 +136,20 @@ __device__ inline void let_next_kernel_start() {
 // Ends this thread, which must have called await_previous_kernel(). On a machine that cannot end a thread, this does nothing.
 __device__ inline void leave_kernel() { asm volatile("exit;"); }
 
-// Loads what a previous kernel may have written. It does not use the read-only path (__ldg), whose cache may hold older data.
+// Loads data that a previous kernel may have written, after await_previous_kernel(). It does not use the read-only path (__ldg), whose
+// cache may hold older data.
 template <class T>
-__device__ inline T load_awaited(const T* address) {
+__device__ inline T load_after_wait(const T* address) {
   await_previous_kernel();
   return *address;
 }
 
-// Loads, before await_previous_kernel(), what no kernel that is still running may have written. It reads from L2, because the
-// multiprocessor's L1 may hold data from long before.
-__device__ inline uint64_t load_early(const uint64_t* address) { return __ldcg(reinterpret_cast<const unsigned long long*>(address)); }
-__device__ inline int32_t load_early(const int32_t* address) { return __ldcg(address); }
+// Loads data before await_previous_kernel() that no running kernel can have written. It reads from L2, because the multiprocessor's L1 may
+// hold data from long before.
+__device__ inline uint64_t load_before_wait(const uint64_t* address) {
+  return __ldcg(reinterpret_cast<const unsigned long long*>(address));
+}
+__device__ inline int32_t load_before_wait(const int32_t* address) { return __ldcg(address); }
 
 // A type of N bytes, which one instruction moves, whatever the bytes mean.
 template <int kBytes>
@@ -186,8 +189,8 @@ __device__ inline void load_streamed(void* registers, const void* global) {
   const auto bytes = __ldcs(static_cast<const typename Piece<kBytes>::type*>(global));
   memcpy(registers, &bytes, kBytes);
 }
-// Loads 4 or 16 bytes, or zeros if `valid` is false; the address is not used then. It is predicated and has no branch, so that loads behind
-// it need not wait for it.
+// Loads 4 or 16 bytes, or zeros if `valid` is false; the address is not used then. It is predicated instead of branching, so that later
+// loads need not wait for it.
 template <int kBytes>
 __device__ inline void load_bytes_if(bool valid, void* registers, const void* global) {
   static_assert(kBytes == 4 || kBytes == 16);
@@ -243,10 +246,10 @@ __device__ inline void store_streamed_if(bool valid, void* global, const void* r
 }
 #undef VBGEMM_STORE
 
-// Returns for how many lanes of the warp `yes` is true. All lanes of the warp call this together.
-__device__ inline int popc_ballot(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
+// Returns the number of lanes of the warp for which `predicate` is true. All lanes of the warp call this together.
+__device__ inline int popc_ballot(bool predicate) { return __popc(__ballot_sync(0xffffffffu, predicate)); }
 
-// Exchanges values between lanes whose numbers differ in the bit kDistance. All lanes of the warp call this together.
+// Exchanges values between lanes whose indices differ in the bit kDistance. All lanes of the warp call this together.
 template <int kDistance, class Value>
 __device__ inline void shfl_xor(Value& value) {
   uint32_t words[sizeof(Value) / 4];

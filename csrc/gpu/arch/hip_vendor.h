@@ -1,7 +1,6 @@
-// What the kernels need of HIP on AMD's CDNA GPUs, as plain functions with the names of cuda_vendor.h, including the matrix cores.
+// The HIP functions that kernels use on AMD's CDNA GPUs, with the names of cuda_vendor.h, including the matrix cores.
 //
-// There are no asynchronous copies here: a copy is complete when the thread block's next barrier is passed, which is all that the kernels
-// rely on.
+// There are no asynchronous copies here: a copy is complete at the thread block's next barrier, and the kernels rely on nothing more.
 #pragma once
 #ifdef __HIP__
 #include <hip/hip_runtime.h>
@@ -33,7 +32,7 @@ constexpr int waves_a_simd(int threads, int blocks) { return blocks * threads > 
 #define VBGEMM_READ_PARAMETERS(Type, name) \
   const Type& name = *(const Type*)__builtin_amdgcn_kernarg_segment_ptr() /* no C++ cast leaves the address space */
 #define VBGEMM_SHARED(Type, name) __shared__ Type name
-#define VBGEMM_DYNAMIC_SHARED VBGEMM_SHARED  // kernels declare all the shared memory that they use
+#define VBGEMM_DYNAMIC_SHARED VBGEMM_SHARED  // kernels declare all of their shared memory
 
 inline const char* error_name(Error error) { return hipGetErrorString(error); }
 
@@ -79,17 +78,17 @@ __device__ inline void leave_kernel() { __builtin_amdgcn_endpgm(); }
 __device__ inline uint32_t block_index() { return blockIdx.x; }
 __device__ inline void block_barrier() { __syncthreads(); }
 
-// The lanes of a wave run in lockstep, and their accesses to shared memory are made in order. So only the compiler has to be kept from
+// The lanes of a wave run in lockstep, and their accesses to shared memory are made in order. Only the compiler has to be kept from
 // reordering them.
 __device__ inline void wave_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
   __builtin_amdgcn_wave_barrier();
 }
 
-// Returns for how many lanes of the wave `yes` is true. All lanes of the wave call this together.
-__device__ inline int popc_ballot(bool yes) { return __builtin_popcountll(__builtin_amdgcn_ballot_w64(yes)); }
+// Returns the number of lanes of the wave for which `predicate` is true. All lanes of the wave call this together.
+__device__ inline int popc_ballot(bool predicate) { return __builtin_popcountll(__builtin_amdgcn_ballot_w64(predicate)); }
 
-// Exchanges values between lanes whose numbers differ in the bit kDistance. All lanes of the wave call this together.
+// Exchanges values between lanes whose indices differ in the bit kDistance. All lanes of the wave call this together.
 template <int kDistance, class Value>
 __device__ inline void shfl_xor(Value& value) {
   int words[sizeof(Value) / 4];
@@ -110,11 +109,11 @@ using Global = __attribute__((address_space(1))) T*;
 
 // Kernels do not overlap, so these are ordinary loads.
 template <class T>
-__device__ inline T load_awaited(const T* address) {
+__device__ inline T load_after_wait(const T* address) {
   return *address;
 }
-__device__ inline uint64_t load_early(const uint64_t* address) { return *(Global<const uint64_t>)address; }
-__device__ inline int32_t load_early(const int32_t* address) { return *address; }
+__device__ inline uint64_t load_before_wait(const uint64_t* address) { return *(Global<const uint64_t>)address; }
+__device__ inline int32_t load_before_wait(const int32_t* address) { return *address; }
 __device__ inline void prefetch_to_l2(const void*) {}  // CDNA has no such instruction
 
 __device__ inline float float_of_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
@@ -129,7 +128,7 @@ __device__ inline uint32_t larger_halves(uint32_t x, uint32_t y) {
   using Halves = uint16_t __attribute__((ext_vector_type(2)));
   return __builtin_bit_cast(uint32_t, __builtin_elementwise_max(__builtin_bit_cast(Halves, x), __builtin_bit_cast(Halves, y)));
 }
-// Returns the bytes of high:low, numbered from 0 on, that the hexadecimal digits of `selector` name, the lowest digit first.
+// Returns the bytes of high:low that the hexadecimal digits of `selector` select, lowest digit first.
 __device__ inline uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selector) {
   const uint32_t digits = (selector & 0xf) | (selector & 0xf0) << 4 | (selector & 0xf00) << 8 | (selector & 0xf000) << 12;
   return __builtin_amdgcn_perm(high, low, digits);
@@ -181,7 +180,7 @@ struct Piece<16> {
 // Copies `kBytes` (1, 2, 4, 8 or 16) from global to shared memory, or writes zeros if `valid` is false. In that case the source address is
 // not used; the load reads the kernel's parameters instead, because a load that depended on a branch would be waited for before the next
 // load.
-template <int kBytes, int kAhead = 128>
+template <int kBytes, int kL2Prefetch = 128>
 __device__ inline void cp_async(void* shared, const void* global, bool valid) {
   using Bytes = typename Piece<kBytes>::type;
   const Bytes bytes =
@@ -192,7 +191,7 @@ __device__ inline void cp_async_commit_group() {}
 template <int kNewest>
 __device__ inline void cp_async_wait_group() {}
 
-// Loads from global memory to registers; the wait is where the registers are used.
+// Loads from global memory to registers; the hardware waits at the first use of the registers.
 template <int kBytes>
 __device__ inline void load_bytes(void* registers, const void* global) {
   const auto bytes = *(Global<const typename Piece<kBytes>::type>)global;
@@ -202,7 +201,7 @@ template <int kBytes>
 __device__ inline void load_streamed(void* registers, const void* global) {
   load_bytes<kBytes>(registers, global);
 }
-// Zeros if `valid` is false. As of cp_async, the load reads the kernel's parameters then.
+// Returns zeros if `valid` is false. As in cp_async, the load then reads the kernel's parameters.
 template <int kBytes>
 __device__ inline void load_bytes_if(bool valid, void* registers, const void* global) {
   using Bytes = typename Piece<kBytes>::type;

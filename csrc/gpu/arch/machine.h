@@ -1,4 +1,4 @@
-// What the vendor's hardware decides about the kernels, beyond the number of lanes in a wave.
+// Properties of the vendor's hardware that the kernels depend on, beyond the number of lanes in a wave.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/limits.h"

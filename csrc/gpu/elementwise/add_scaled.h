@@ -37,17 +37,17 @@ struct AddScaled {
     using Piece = Vector<T, kWidth>;
     using Total = Vector<Result, kWidth>;
     constexpr int kStep = kArrayThreads * kWidth;
-    for (int from = thread_index() * kWidth; from < count; from += kStep * kVectorsTogether) {
-      Piece a[kVectorsTogether], b[kVectorsTogether];
+    for (int from = thread_index() * kWidth; from < count; from += kStep * kVectorsInFlight) {
+      Piece a[kVectorsInFlight], b[kVectorsInFlight];
 #pragma unroll
-      for (int i = 0; i < kVectorsTogether; ++i) {
+      for (int i = 0; i < kVectorsInFlight; ++i) {
         const int at = from + i * kStep;
         if (at >= count) continue;
         a[i] = *reinterpret_cast<const Piece*>(x + at);
         b[i] = *reinterpret_cast<const Piece*>(y + at);
       }
 #pragma unroll
-      for (int i = 0; i < kVectorsTogether; ++i) {
+      for (int i = 0; i < kVectorsInFlight; ++i) {
         const int at = from + i * kStep;
         if (at < count) *reinterpret_cast<Total*>(result + at) = sum_of(a[i], b[i], scales);
       }

@@ -1,6 +1,6 @@
-// Two averages of many arrays of different sizes, and the sums of the squares of the second, in one pass: average = alpha x + beta y, and
-// ahead = gamma x + delta average. Where gamma is 0, x is not part of it: Inf or NaN in x reach it through the average alone. Each thread
-// block takes a chunk of one array, and AddSquareSums adds up the chunks' sums.
+// Two averages of many arrays of different sizes, and the sums of the second average's squares, in one pass: average = alpha x + beta y,
+// and lookahead = gamma x + delta average. If gamma is 0, x is not read for `lookahead`: Inf or NaN in x reach it only through the average.
+// Each thread block takes a chunk of one array, and AddSquareSums adds up the chunks' sums.
 #pragma once
 #include "gpu/elementwise/square_sums.h"
 
@@ -21,9 +21,9 @@ struct Averages {
     const T* const x = static_cast<const T*>(arrays.x) + first;
     const T* const y = static_cast<const T*>(arrays.y) + first;
     T* const average = static_cast<T*>(arrays.average) + first;
-    T* const ahead = static_cast<T*>(arrays.ahead) + first;
+    T* const lookahead = static_cast<T*>(arrays.lookahead) + first;
     const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
-    const bool aligned = (address(x) | address(y) | address(average) | address(ahead)) % kVectorBytes == 0;
+    const bool aligned = (address(x) | address(y) | address(average) | address(lookahead)) % kVectorBytes == 0;
     const int whole = aligned ? count / kVector * kVector : 0;
     typename Squares::Elements a, b;
     Squares::load(x, whole, count, a);
@@ -32,7 +32,7 @@ struct Averages {
     const Sum alpha = scales[0], beta = scales[1], gamma = scales[2], delta = scales[3];
     const bool adds_x = gamma != 0;
 #pragma unroll
-    for (int i = 0; i < kVectorsTogether; ++i) {
+    for (int i = 0; i < kVectorsInFlight; ++i) {
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
         narrow(multiply_add(alpha, widen(a[i].element[e]), beta * widen(b[i].element[e])), b[i].element[e]);
@@ -41,7 +41,7 @@ struct Averages {
       }
     }
     store(average, whole, count, b);
-    store(ahead, whole, count, a);
+    store(lookahead, whole, count, a);
     const Sum sum = sum_of_block(Squares::sum_of(a), shared.sums);
     if (thread_index() == 0) static_cast<Sum*>(parameters.partials)[block_index()] = sum;
   }
@@ -49,7 +49,7 @@ struct Averages {
  private:
   __device__ static void store(T* to, int whole, int count, const typename Squares::Elements& elements) {
 #pragma unroll
-    for (int i = 0; i < kVectorsTogether; ++i) {
+    for (int i = 0; i < kVectorsInFlight; ++i) {
       const int from = Squares::place(i);
       if (from < whole) {
         store_bytes<kVectorBytes>(to + from, &elements[i]);

@@ -1,8 +1,8 @@
-// From numbers of 16 or 32 bits to 8-bit floats with scales, in one pass: a CTA reads a block of 128 x 128 into registers, or computes it
-// there, finds the largest magnitude of each row or of the whole block, and writes the scaled numbers, the transposed ones, or both. 8-bit
-// wgmma reads its operands along K alone, so that a factor is needed transposed wherever K is its other dimension, as in a gradient.
+// Quantizes 16-bit or 32-bit values to 8-bit floats with scales, in one pass: a CTA reads a block of 128 x 128 into registers, or computes
+// it there, finds the largest magnitude of each row or of the whole block, and writes the scaled values, their transpose, or both. 8-bit
+// wgmma only takes K-major operands, so a factor must be transposed if K is its other dimension, as in a gradient.
 //
-// Instructions are scarce, not only bytes: at the rate of the memory a multiprocessor has time for some 20 of them for each element.
+// Instructions are scarce, not only bytes: at memory speed a multiprocessor has time for about 20 instructions per element.
 #pragma once
 #include "gpu/elementwise/quantize_operand.h"
 
@@ -14,7 +14,7 @@ class Quantize {
   using Operand = QuantizeOperand<T, kForm>;
   using Elements = typename Operand::Elements;
   static constexpr int kParts = Operand::kParts;
-  // A thread's rows of a column are half of what one store writes of the transposed result.
+  // A thread's rows of a column are half of one vector store of the transposed result.
   struct alignas(kTransposedPiece) Piece {
     uint64_t rows[2];
   };
@@ -99,15 +99,14 @@ class Quantize {
     return reciprocal(scale);
   }
 
-  // Zeros, and numbers that may be flushed to zero, have the scale 1. A scale below the smallest normal number would have no reciprocal.
+  // Zeros, and values that may be flushed to zero, have the scale 1. A scale below the smallest normal number would have no reciprocal.
   __device__ float scale_of(uint32_t magnitude) const {
     constexpr uint32_t kInfinity = 0x7f800000u, kNaN = 0x7fc00000u, kSmallest = 0x00800000u;
     const uint32_t scaled = bits_of_float(float_of_bits(magnitude) * p_.reciprocal), scale = scaled < kSmallest ? kSmallest : scaled;
     return magnitude < kSmallest ? 1 : float_of_bits(magnitude < kInfinity ? scale : kNaN);
   }
 
-  // Four numbers, as bytes of a word. No product is further above the largest number than roundings take it, so that it is rounded to that
-  // number.
+  // Quantizes four values to the bytes of a word. A product exceeds the largest value by rounding errors only, so it rounds to that value.
   template <DType kDType>
   __device__ static uint32_t narrowed(float x, float y, float z, float w, float factor) {
     x *= factor, y *= factor, z *= factor, w *= factor;
@@ -128,7 +127,7 @@ class Quantize {
     for (int part = 0; part < kParts; ++part) write_columns(part);
   }
 
-  // Columns go through shared memory, so that adjacent threads write adjacent bytes. The pieces of a column are permuted against bank
+  // Columns pass through shared memory, so that adjacent threads write adjacent bytes. The pieces of a column are swizzled against bank
   // conflicts.
   template <DType kDType>
   __device__ __forceinline__ void write_part(int part, const Elements& x, float of_own, float of_block) {

@@ -1,4 +1,4 @@
-// What quantize.h quantizes: rows of an array, by index where there is one; or the results of a gate, or their gradient, which are then
+// The operands that quantize.h quantizes: rows of an array, optionally by index; or the results of a gate or their gradient, which are
 // never written to memory.
 #pragma once
 #include "gpu/arch/machine.h"
@@ -14,7 +14,7 @@ static_assert(kQuantizeBlock / kThreadRows * kQuantizeAcross == kQuantizeThreads
 
 __device__ inline int blocks_over(int size) { return (size + kQuantizeBlock - 1) / kQuantizeBlock; }
 
-// Where a block and a thread's elements lie.
+// The position of a block and of a thread's elements in it.
 struct QuantizePlace {
   int thread, matrix, row_block, col_block;
 
@@ -25,15 +25,15 @@ struct QuantizePlace {
     const uint32_t of_matrix = line - matrix * p.matrix.number;
     row_block = p.down ? in_line : of_matrix, col_block = p.down ? of_matrix : in_line;
   }
-  // The thread's place among those of the block. Eight adjacent threads have the same rows, and the next eight those below, so that no two
-  // of sixteen write to the same bank of shared memory.
+  // The thread's position in the block. Eight adjacent threads have the same rows, and the next eight have the rows below, so that no two
+  // of sixteen threads write to the same bank of shared memory.
   __device__ int across() const { return thread % 8 + thread / 16 % 2 * 8; }
   __device__ int down() const { return thread / 32 * 2 + thread / 8 % 2; }
   // The thread's first row and column.
   __device__ int row() const { return row_block * kQuantizeBlock + down() * kThreadRows; }
   __device__ int col() const { return col_block * kQuantizeBlock + across() * kThreadCols; }
 
-  // Which one of its rows is the thread's own, for which it finds what all threads that have the row need, and which its row i.
+  // The thread's own row, which is the one of its rows whose maximum or scale it computes for all threads with that row; and its row i.
   __device__ int own() const { return thread % kThreadRows; }
   template <class Value>
   __device__ Value of_row(Value of_own, int i) const {
@@ -41,28 +41,27 @@ struct QuantizePlace {
   }
 };
 
-// Rows of an array, of each of which a thread has a piece. `first` is an integer, because there are addresses at which nothing is.
+// Rows of an array; each thread has a piece of each row. `first` is an integer because it may point outside of the array.
 struct QuantizeRows {
   uint64_t first;
   uint32_t pitch;  // bytes from row to row
 
   __device__ QuantizeRows(const void* array, uint64_t offset, uint32_t pitch)
       : first(reinterpret_cast<uintptr_t>(array) + offset), pitch(pitch) {
-    keep_in_place(first);  // in registers, so that a row's address is one multiplication and addition
+    keep_in_place(first);  // in registers, so that a row's address takes one multiply-add
   }
   __device__ char* operator()(int row) const { return reinterpret_cast<char*>(first + uint64_t{static_cast<uint32_t>(row)} * pitch); }
 };
 
-// The row that an index of `rows` rows names for a row. Null names each row itself. There is no branch, so that several loads are under way
-// together.
+// Looks up a row in an index of `rows` entries; a null index is the identity. There is no branch, so that several loads are in flight.
 __device__ inline int row_named(const int32_t* index, int row, int rows) {
   int named;
   load_bytes_if<4>(index && row < rows, &named, reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(index) + row * uint64_t{4}));
   return index ? named : row;
 }
 
-// Combines each of `values`, one for each row or for each two, with those of other threads that have these rows. A thread receives the
-// result that its own row is in. kDistance is that of the threads with which it exchanges half of the values.
+// Reduces each of `values` (one per row or per two rows) over the threads that have these rows. A thread receives the result for its own
+// row. kDistance is the lane distance at which it exchanges half of the values.
 template <int kDistance, int kCount, class Value, class Combine>
 __device__ __forceinline__ Value exchanged(const Value (&values)[kCount], int thread, const Combine& combine) {
   if constexpr (kCount == 1) {
@@ -87,11 +86,11 @@ __device__ __forceinline__ Value combined(Value value, const Combine& combine) {
   return combine(value, others);
 }
 
-// A thread's elements, in the words in which they are in memory: of 16 bits they take half of the registers.
+// A thread's elements as words in memory order: 16-bit elements take half of the registers.
 template <class T>
 struct QuantizeElements {
   static constexpr int kWords = kThreadCols * static_cast<int>(sizeof(T)) / 4, kInWord = kThreadCols / kWords;
-  // Magnitudes are compared as bits, whose order is that of the numbers, with infinity and NaN as the largest. Those of 16 bits are
+  // Magnitudes are compared as bit patterns, which are ordered like the values, with infinity and NaN as the largest. 16-bit magnitudes are
   // compared two at a time.
   static constexpr int kMagnitudes = kThreadRows / kInWord;
   uint32_t words[kThreadRows][kWords];
@@ -116,7 +115,7 @@ struct QuantizeElements {
     }
   }
 
-  // The largest magnitude of the thread's own row; of 16 bits, with that of the row's neighbour in the other half of the word.
+  // The largest magnitude of the thread's own row; for 16-bit elements, the other half of the word has the neighbouring row's.
   __device__ uint32_t largest(int thread) const {
     uint32_t of_row[kThreadRows], magnitude[kMagnitudes];
 #pragma unroll
@@ -138,7 +137,7 @@ struct QuantizeElements {
     if constexpr (kInWord == 2) of_own = combined<1>(of_own, larger);
     return combined<16>(of_own, larger);
   }
-  // From that: the magnitude of the thread's own row, and the largest one of 32 threads, as bits of float32.
+  // Converts it to float32 bits: the magnitude of the thread's own row, and the largest one of 32 threads.
   __device__ static uint32_t of_own_row(uint32_t of_own, int own) {
     if constexpr (kInWord == 1) return of_own;
     return float_bits_of(of_own >> own % 2 * 16);
@@ -173,7 +172,7 @@ struct QuantizeOperand {
   static constexpr int kParts = kForm == QuantizeForm::gated_gradient ? 2 : 1;  // blocks of columns that a CTA quantizes
   using Elements = QuantizeElements<T>;
 
-  // Of the thread's own row: `source`, the row of the operands, and `place`, that of the results; or -1.
+  // For the thread's own row: `source`, its row in the operands, and `place`, its row in the results; or -1.
   __device__ __forceinline__ static void read(const QuantizeParameters& p, const QuantizePlace& at, int source, int place,
                                               Elements (&x)[kParts]) {
     if constexpr (kForm == QuantizeForm::plain) {
@@ -203,7 +202,7 @@ struct QuantizeOperand {
   __device__ __forceinline__ static void compute(const QuantizeParameters& p, const QuantizePlace& at, int source, int place,
                                                  Elements (&x)[kParts]) {
     constexpr bool kGradient = kForm == QuantizeForm::gated_gradient;
-    constexpr int kAhead = kGradient ? 2 : 4;  // rows whose loads are under way
+    constexpr int kAhead = kGradient ? 2 : 4;  // rows with loads in flight
     const uint32_t part = p.part_cols * sizeof(T), left = at.col() * sizeof(T);
     const QuantizeRows gates(p.sums, left, 2 * part), ups(p.sums, uint64_t{part} + left, 2 * part), gradients(p.x, left, part);
     const float own_scale = p.row_scale && source >= 0 ? p.row_scale[source] : 1;

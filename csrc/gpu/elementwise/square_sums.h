@@ -25,7 +25,7 @@ struct SquareSums {
   struct Shared {
     Sum sums[kArrayThreads];
   };
-  using Elements = Vector<T, kVector>[kVectorsTogether];  // of a thread; zeros where the chunk has none
+  using Elements = Vector<T, kVector>[kVectorsInFlight];  // a thread's vectors; zeros after the end of the chunk
 
   __device__ __forceinline__ static void run(const SquareSumParameters& parameters, Shared& shared) {
     await_previous_kernel();
@@ -37,19 +37,20 @@ struct SquareSums {
     if (thread_index() == 0) static_cast<Sum*>(parameters.partials)[block_index()] = sum;
   }
 
-  // Where the thread's i-th vector begins in the chunk.
+  // The offset of the thread's i-th vector in the chunk.
   __device__ static int place(int i) { return (i * kArrayThreads + thread_index()) * kVector; }
 
-  // Loads a thread's elements of the chunk, the first `whole` of the chunk as vectors. Which elements these are does not depend on that.
+  // Loads a thread's elements of the chunk. The chunk's first `whole` elements are loaded as vectors; this does not change which elements a
+  // thread gets.
   __device__ static void load(const T* x, int whole, int count, Elements& pieces) {
 #pragma unroll
-    for (int i = 0; i < kVectorsTogether; ++i) {
+    for (int i = 0; i < kVectorsInFlight; ++i) {
       pieces[i] = {};
       if (place(i) < whole) load_bytes<kVectorBytes>(&pieces[i], x + place(i));
     }
     if (whole < count) {
 #pragma unroll
-      for (int i = 0; i < kVectorsTogether; ++i) {
+      for (int i = 0; i < kVectorsInFlight; ++i) {
 #pragma unroll
         for (int e = 0; e < kVector; ++e) {
           const int at = place(i) + e;
@@ -78,7 +79,7 @@ struct SquareSums {
   }
 };
 
-// Sums in float64, because each thread has many chunks to add if an array has many.
+// Sums in float64, because an array with many chunks makes each thread add many of them.
 template <class Sum>
 struct AddSquareSums {
   static constexpr int kMinBlocks = 4;

@@ -7,7 +7,7 @@
 namespace vbgemm {
 
 // Returns the first operand whose dtype differs from `type`, or whose number of elements differs from that of its member's result.
-inline std::optional<size_t> misfit(const ffi::RemainingArgs& operands, const std::vector<Addition>& members, ffi::DataType type) {
+inline std::optional<size_t> find_mismatch(const ffi::RemainingArgs& operands, const std::vector<Addition>& members, ffi::DataType type) {
   for (size_t i = 0; i < operands.size(); ++i) {
     const ffi::AnyBuffer buffer = *operands.get<ffi::AnyBuffer>(i);
     if (buffer.element_type() != type || static_cast<int64_t>(buffer.element_count()) != members[i % members.size()].elements) return i;
@@ -25,16 +25,16 @@ inline ffi::Error check_addition(ffi::AnyBuffer scales, const ffi::RemainingArgs
   }
   members.resize(count);
   const ffi::DataType type = operands.get<ffi::AnyBuffer>(0)->element_type();
-  const ffi::DataType of_results = (**results.get<ffi::AnyBuffer>(0)).element_type();
+  const ffi::DataType result_type = (**results.get<ffi::AnyBuffer>(0)).element_type();
   for (size_t i = 0; i < count; ++i) {
     ffi::AnyBuffer result = **results.get<ffi::AnyBuffer>(i);
-    if (result.element_type() != of_results) return refuse("result " + std::to_string(i) + " must have the dtype of result 0");
+    if (result.element_type() != result_type) return refuse("result " + std::to_string(i) + " must have the dtype of result 0");
     members[i].result = result.untyped_data();
     members[i].elements = static_cast<int64_t>(result.element_count());
   }
-  const std::optional<DType> dtype = dtype_of(type), result = dtype_of(of_results);
+  const std::optional<DType> dtype = dtype_of(type), result = dtype_of(result_type);
   if (!dtype || !has_array_kernels(*dtype)) return refuse("no kernel adds arrays of this dtype");
-  if (const std::optional<size_t> wrong = misfit(operands, members, type)) {
+  if (const std::optional<size_t> wrong = find_mismatch(operands, members, type)) {
     const std::string name = (*wrong < count ? "x " : "y ") + std::to_string(*wrong % count);
     return refuse(name + " must have the dtype of x 0 and its result's number of elements");
   }

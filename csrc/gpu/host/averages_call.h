@@ -1,5 +1,5 @@
 // The checks between the custom call that averages arrays and its kernels. The call's operands are the four scales, all x and all y; its
-// results are the averages, what is ahead of them, the sums of the squares of the latter, and a workspace for partial sums.
+// results are the averages, their lookahead values, the sums of the lookahead values' squares, and a workspace for partial sums.
 #pragma once
 #include "ffi_common.h"
 #include "gpu/host/launch.h"

@@ -8,7 +8,7 @@
 #if VBGEMM_WAVE_SIZE == 64
 
 namespace vbgemm {
-constexpr int dynamic_shared_bytes(Kind, Kernel) { return 0; }  // kernels for CDNA declare all that they use
+constexpr int dynamic_shared_bytes(Kind, Kernel) { return 0; }  // kernels for CDNA declare all of their shared memory
 }  // namespace vbgemm
 
 #else
@@ -51,7 +51,7 @@ constexpr bool has_tensor_tiles(Kind kind) {
 
 template <Kind kKind>
 constexpr int dynamic_shared_bytes(Kernel kernel) {
-  using Family = SimtFamily<plain_kind_of(kKind)>;  // ordinary tiles of TF32 are those of float32
+  using Family = SimtFamily<plain_kind_of(kKind)>;  // TF32 uses float32's ordinary tiles
   if (requests_shared(kernel)) return ordinary_shared_bytes<Family>(kernel);
   if constexpr (kKind != Kind::f32 && has_tensor_tiles(kKind)) return tensor_shared_bytes<kKind>(kernel);
   return 0;

@@ -18,7 +18,7 @@ inline bool all_await_kernels() {
   return all;
 }
 
-// With more thread blocks than multiprocessors, those of the next kernel would take places that this kernel's share evenly.
+// With more thread blocks than multiprocessors, the next kernel's blocks would take slots from this kernel and unbalance it.
 inline bool next_call_may_start(uint32_t blocks) { return all_await_kernels() && blocks <= static_cast<uint32_t>(multiprocessors()); }
 
 #else

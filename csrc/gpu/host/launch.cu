@@ -8,7 +8,7 @@
 #include "gpu/host/sm90_launch.h"
 #include "gpu/tile/add_partial_sums.h"
 #include "gpu/tile/kernels.h"
-#include "gpu/tile/tile_cut.h"
+#include "gpu/tile/tile_traits.h"
 
 namespace vbgemm {
 inline constexpr int kChunkThreads = 256;
@@ -17,7 +17,7 @@ inline constexpr int kChunkThreads = 256;
 // Writes one section of a buffer table that is too long for the launch parameters.
 extern "C" __global__ void vbgemm_write_buffers(VBGEMM_PARAMETERS(vbgemm::BufferChunk, chunk)) {
   VBGEMM_READ_PARAMETERS(vbgemm::BufferChunk, chunk);
-  vbgemm::let_next_kernel_start();  // which is another one of the call
+  vbgemm::let_next_kernel_start();  // which is another kernel of the call
   vbgemm::await_previous_kernel();
   const int i = vbgemm::block_index() * vbgemm::kChunkThreads + vbgemm::thread_index();
   if (i < chunk.count) chunk.to[i] = chunk.table[i];
@@ -118,7 +118,7 @@ const void* find_kernel(Kind kind, Kernel kernel) {
 #undef VBGEMM_ADDRESS
   if (static_cast<int>(kind) < 0 || static_cast<int>(kind) >= kKinds) return nullptr;
   if (shape_of(kernel).gpus == Gpus::hopper && !runs_pipeline()) return nullptr;
-  // The kernel of the arithmetic itself, or else that of its element type: where TF32 has no kernel, float32 is at least as accurate.
+  // The arithmetic's own kernel, or otherwise the kernel of its element type: if TF32 has no kernel, float32 is at least as accurate.
   for (const char* name : {name_of(kind), name_of(plain_kind_of(kind))}) {
     const int i = find_compiled(name, kernel);
     if (i < kNumCompiled) return addresses[i];
@@ -129,14 +129,14 @@ const void* find_kernel(Kind kind, Kernel kernel) {
 Error load_kernels(Kind kind) {
   Error error = load_kernel(reinterpret_cast<const void*>(vbgemm_write_buffers));
   if (error == kSuccess) error = load_kernel(find_add_partial_sums(arithmetic_of(kind).lhs));
-  bool any = false;
+  bool launched = false;
   for (int kernel = 0; kernel < kKernels && error == kSuccess; ++kernel) {
     const void* address = find_kernel(kind, static_cast<Kernel>(kernel));
     if (!address) continue;
-    any = true;
+    launched = true;
     error = load_kernel(address);
   }
-  return error == kSuccess && !any ? kInvalidValue : error;
+  return error == kSuccess && !launched ? kInvalidValue : error;
 }
 
 Error launch(const GpuCall& call, Stream stream) {

@@ -19,7 +19,7 @@ struct GpuCall {
   void* workspace;   // device memory of workspace_bytes(); null if that is 0
 };
 
-// Whether a launch is of pipelined tiles.
+// Whether a launch has pipelined tiles.
 inline bool has_pipelined_tiles(const Launch* launches, int num_launches) {
   for (int i = 0; i < num_launches; ++i) {
     if (launches[i].kernel >= 0 && launches[i].kernel < kKernels && kKernelShapes[launches[i].kernel].pipelined) return true;
@@ -41,10 +41,10 @@ Error load_kernels(Kind kind);
 // arrays are not needed after it returns.
 Error launch(const GpuCall& call, Stream stream);
 
-// Whether arrays of a dtype can be added and their squares summed: the real floating-point dtypes of 16 bits or more.
+// Whether arrays of a dtype can be added and their squares summed: real floating-point dtypes of at least 16 bits.
 constexpr bool has_array_kernels(DType dtype) { return !is_complex(dtype) && !is_integer(dtype) && bytes_of(dtype) > 1; }
 
-// Whether arrays of one dtype can be added to results of another one: roundings of matrices that are multiplied in the narrower dtype.
+// Whether arrays of one dtype can be added with results of another one, for matrices that are then multiplied in the narrower dtype.
 constexpr bool can_add_into(DType dtype, DType result) {
   return has_array_kernels(dtype) && (dtype == result || (dtype == DType::f32 && (result == DType::bf16 || result == DType::f16)) ||
                                       (dtype == DType::bf16 && result == DType::f16));
@@ -77,7 +77,7 @@ struct AveragesCall {
   const void* scales;      // device pointer to four accumulators
   const Average* members;  // device pointers, in a host array
   int num_members;
-  void *sums, *partials;  // of the squares of what is ahead, as in a SquareSumsCall
+  void *sums, *partials;  // sums of the lookahead values' squares, as in a SquareSumsCall
 };
 
 int64_t num_partials(const AveragesCall& call);

@@ -1,7 +1,7 @@
 // The contract of the custom call that quantizes, and the checks between it and its kernels (quantize_launch.h).
 //
-// Attributes: form (QuantizeForm), activation, and of_rows: values have a scale for each row and 128 columns; otherwise, as the transpose
-// in any case, for each 128 x 128. Operands and results are those of QuantizeParameters; one that the call does not have is (0,):
+// Attributes: form (QuantizeForm), activation, and of_rows: values have a scale for each row and 128 columns; otherwise, and always in the
+// transpose, for each 128 x 128. Operands and results are those of QuantizeParameters; an absent one is (0,):
 //
 //   x           (matrices, source rows, part columns), of the plain form and the gradient
 //   sums        (1, source rows, 2 part columns), of the gated forms, in one matrix; in a gradient, part columns are a multiple of 128
@@ -29,7 +29,7 @@ struct QuantizeArguments {
 
 inline bool is_given(const ffi::AnyBuffer& buffer) { return buffer.dimensions().size() != 1 || buffer.element_count() > 0; }
 
-// What is wrong with a buffer that the call has (`wanted`) or does not have; nothing if it fits.
+// An error if a buffer does not have the expected shape or is present although not `wanted`; empty if it fits.
 inline Fault check_buffer(const char* name, const ffi::AnyBuffer& buffer, bool wanted, ffi::DataType type,
                           std::initializer_list<int64_t> shape) {
   if (!wanted) return is_given(buffer) ? std::string(name) + " is not for this form" : Fault{};
@@ -45,7 +45,7 @@ inline Fault check_buffer(const char* name, const ffi::AnyBuffer& buffer, bool w
          text + ")";
 }
 
-// Fills in `call`, or says what is wrong.
+// Fills in `call`, or returns an error.
 inline Fault check_quantize(const QuantizeArguments& given, QuantizeCall& call) {
   if (given.form < 0 || given.form >= kQuantizeForms) return "form " + std::to_string(given.form) + " does not exist";
   if (Fault fault = check_activation(given.activation)) return fault;
@@ -64,7 +64,7 @@ inline Fault check_quantize(const QuantizeArguments& given, QuantizeCall& call) 
   const int64_t part_cols = source.dimensions()[2] / (call.form == QuantizeForm::gated ? 2 : 1), cols = (gradient ? 2 : 1) * part_cols;
   const int64_t rows = gathers && given.index.dimensions().size() == 1 ? given.index.dimensions()[0] : source_rows;
   const int64_t value_rows = places && in_rows && given.values.dimensions().size() == 3 ? given.values.dimensions()[1] : rows;
-  // Four times the columns, so that a row of the sums has a number of bytes of 32 bits.
+  // Four times the columns, so that the bytes of a row of sums fit 32 bits.
   if (std::max({matrices, source_rows, rows, value_rows, cols, 4 * part_cols}) > INT32_MAX - kQuantizeBlock)
     return "a dimension does not fit in 32 bits";
   if (gated && matrices != 1) return "gated forms have one matrix";

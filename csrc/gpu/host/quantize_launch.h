@@ -1,4 +1,4 @@
-// The host side of quantize.h: from numbers of 16 or 32 bits to 8-bit floats with scales.
+// The host side of quantize.h: 16-bit or 32-bit values to 8-bit floats with scales.
 #pragma once
 #include "descriptor.h"
 #include "gpu/tile/kernel_parameters.h"
@@ -8,18 +8,17 @@ namespace vbgemm {
 
 inline constexpr int kQuantizeBlock = kScaledDepth, kQuantizeThreads = 256;
 static_assert(kScaledColumns == kScaledDepth);
-// Rows of operands are read in pieces of so many elements, and those of the transposed result are written in pieces of so many, of which
-// they must be multiples.
+// Rows of operands, and rows of the transposed result, must be multiples of these numbers of elements, in which they are read and written.
 inline constexpr int kQuantizePiece = 8, kTransposedPiece = 16;
 
-// What is quantized:
+// The quantized values:
 //   plain           x
 //   gated           row_scale activation(gate) up, where (gate, up) are both halves of the columns of sums
 //   gated_gradient  the gradient of the sums, where x is that of the gated results
 enum class QuantizeForm : int32_t { plain, gated, gated_gradient };
 inline constexpr int kQuantizeForms = 3;
 
-// Divides numbers below 2^31 by `number` by a multiplication: n / number is n factor / 2^shift, rounded down (Granlund and Montgomery,
+// Divides values below 2^31 by `number` with a multiplication: n / number is n factor / 2^shift, rounded down (Granlund and Montgomery,
 // "Division by invariant integers using multiplication", 1994). A kernel whose blocks are small would spend 3 to 9% of its time on
 // divisions.
 struct Divisor {
@@ -41,15 +40,15 @@ struct QuantizeParameters {
   // An index fills blocks from their first row on: of a block whose first row it does not have, nothing is written.
   const int32_t *index, *place;
   void *values, *transposed;  // matrices of value_rows x cols and of cols x rows; null if not wanted
-  float* row_scales;          // of the values: (row, block of 128 columns); null if the values have the scales of blocks
+  float* row_scales;          // scales of the values: (row, block of 128 columns); null if the values have block scales
   float* block_scales;  // of 128 x 128: (block of rows, block of columns) of values that have them, else transposed; null if not wanted
   float* partials;      // (row of values, block of columns): sums of the gradient times the results before their row's scale, or null
   int32_t source_rows, rows, value_rows, cols, part_cols;  // cols: 2 part_cols of a gradient, else part_cols
   DType dtype;                                             // of the results
   Activation activation;                                   // silu or gelu
-  float reciprocal;                                        // of the largest number of that type
-  // How blocks follow each other, which the launch decides: along lines of so many blocks, which are columns (down) or rows of blocks; and
-  // so many lines make up a matrix.
+  float reciprocal;                                        // of the type's largest value
+  // The order of blocks, which the launch decides: along lines, which are columns (down) or rows of blocks; with the number of blocks per
+  // line and of lines per matrix.
   Divisor line, matrix;
   bool down;
 };

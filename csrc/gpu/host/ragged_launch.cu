@@ -30,10 +30,10 @@ Error list_tiles(const RaggedCall& call, int32_t num_tiles, Descriptors& plan, S
   parameters.epilogues = finishes ? epilogues : nullptr;
   parameters.tiles = reinterpret_cast<ReadyTile*>(epilogues + 1);
   parameters.num_tiles = num_tiles;
-  // As many warps as run at one time: each walks the groups from the first one on.
+  // No more warps than can run at once, because each of them walks the groups from the first one on.
   constexpr int kWarps = 16;
-  const int places = kWarps * std::max(multiprocessors(), 1);
-  parameters.each = (num_tiles + places - 1) / places;
+  const int warps = kWarps * std::max(multiprocessors(), 1);
+  parameters.each = (num_tiles + warps - 1) / warps;
   const auto blocks = static_cast<uint32_t>((num_tiles + parameters.each - 1) / parameters.each);
   plan = {};
   plan.tiles = parameters.tiles;

@@ -10,7 +10,7 @@
 
 namespace vbgemm {
 
-// Fills in `call`, or says what is wrong.
+// Fills in `call`, or returns an error.
 inline Fault check_rows_by_index(ffi::AnyBuffer x, ffi::AnyBuffer index, ffi::AnyBuffer y, RowsByIndexParameters& call) {
   const std::optional<DType> dtype = dtype_of(x.element_type());
   if (!dtype) return "no kernel copies rows of this dtype";

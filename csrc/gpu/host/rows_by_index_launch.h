@@ -6,15 +6,15 @@
 
 namespace vbgemm {
 
-// A thread block copies so many vectors of so many rows. With 16,384 tokens, 256 bytes of each are 4 MB.
+// The vectors per row and the rows that a thread block copies. With 16,384 tokens, 256 bytes of each are 4 MB.
 inline constexpr int kIndexedSlab = 16, kIndexedRows = 128;
 
 struct RowsByIndexParameters {
   const void* x;         // (source_rows, vectors) of 16 bytes
-  const int32_t* index;  // the row of x that becomes each row of y, or a number out of range: zeros
+  const int32_t* index;  // the row of x for each row of y; out of range: zeros
   void* y;               // (rows, vectors)
   int32_t source_rows, rows, vectors;
-  int32_t row_blocks;  // of kIndexedRows rows, which the launch counts
+  int32_t row_blocks;  // blocks of kIndexedRows rows, which the launch counts
 };
 
 // Enqueues a kernel on the stream, under the conditions of launch().

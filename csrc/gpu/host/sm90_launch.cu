@@ -22,30 +22,30 @@ struct Pipelined {
   int shared_bytes;
 };
 
-template <class Cut>
+template <class Traits>
 constexpr Pipelined compiled(const void* address, DType rhs) {
-  return {Cut::kKind,
+  return {Traits::kKind,
           rhs,
-          Cut::kContraction,
-          Cut::kMnMajorA,
-          Cut::kMnMajorB,
-          Cut::kRows,
-          Cut::kCols,
-          Cut::kStoreLines,
-          Cut::kCluster,
-          Cut::kGathers,
-          Cut::kPromotes,
+          Traits::kContraction,
+          Traits::kMnMajorA,
+          Traits::kMnMajorB,
+          Traits::kRows,
+          Traits::kCols,
+          Traits::kStoreLines,
+          Traits::kCluster,
+          Traits::kGathers,
+          Traits::kPromotes,
           address,
-          pipeline_shared_bytes<typename GroupSource<Cut>::Shared>()};
+          pipeline_shared_bytes<typename GroupSource<Traits>::Shared>()};
 }
 
-#define VBGEMM_COMPILED(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers)                                   \
-  compiled<GroupCut<Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>(reinterpret_cast<const void*>(name), \
-                                                                                            arithmetic_of(Kind::kind).rhs),
+#define VBGEMM_COMPILED(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers)                                      \
+  compiled<GroupTraits<Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>(reinterpret_cast<const void*>(name), \
+                                                                                               arithmetic_of(Kind::kind).rhs),
 #define VBGEMM_COMPILED_UNPROMOTED(name, kind, cols) \
-  compiled<UnpromotedCut<Kind::kind, cols>>(reinterpret_cast<const void*>(name), arithmetic_of(Kind::kind).rhs),
+  compiled<UnpromotedTraits<Kind::kind, cols>>(reinterpret_cast<const void*>(name), arithmetic_of(Kind::kind).rhs),
 #define VBGEMM_COMPILED_MIXED(name, kind, weights) \
-  compiled<MixedCut<Kind::kind, DType::weights>>(reinterpret_cast<const void*>(name), DType::weights),
+  compiled<MixedTraits<Kind::kind, DType::weights>>(reinterpret_cast<const void*>(name), DType::weights),
 const Pipelined kPipelined[] = {
     VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16)
         VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, tf32) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16)
@@ -58,31 +58,31 @@ const Pipelined kPipelined[] = {
 #undef VBGEMM_COMPILED_UNPROMOTED
 #undef VBGEMM_COMPILED
 
-constexpr int kThreads = PipelineCut<Kind::bf16, 256, 1>::kThreads;  // of every pipelined kernel, whatever its type and width
-constexpr uint32_t kBoxLines = 64, kStoreLines = PipelineCut<Kind::bf16, 256, 1>::kStoreLines;  // of the boxes of operands and results
+constexpr int kThreads = PipelineTraits<Kind::bf16, 256, 1>::kThreads;                             // threads of every pipelined kernel
+constexpr uint32_t kBoxLines = 64, kStoreLines = PipelineTraits<Kind::bf16, 256, 1>::kStoreLines;  // of operand and result boxes
 
 static_assert(pipeline_shared_bytes<PlanSource<Kind::bf16>::Shared>() <= kPipelineMaxShared);
 static_assert(pipeline_shared_bytes<PlanSource<Kind::f16>::Shared>() <= kPipelineMaxShared);
 
-// Launches the clusters that `most` units of work keep busy, as far as `places` CTAs have room.
-Error launch_clusters(const void* kernel, int64_t most, int places, int cluster, int shared_bytes, void* parameters, Stream stream) {
-  const auto clusters = static_cast<uint32_t>(std::min<int64_t>(most, std::max(places / cluster, 1)));
+// Launches as many clusters as `units` units of work keep busy, but no more than `max_ctas` CTAs.
+Error launch_clusters(const void* kernel, int64_t units, int max_ctas, int cluster, int shared_bytes, void* parameters, Stream stream) {
+  const auto clusters = static_cast<uint32_t>(std::min<int64_t>(units, std::max(max_ctas / cluster, 1)));
   return launch_kernel(kernel, clusters * cluster, kThreads, shared_bytes, parameters, stream, cluster);
 }
 
-// A map of some matrix at `data`, whose address, size and stride the device replaces.
+// A template map at `data`; the device replaces its address, size and stride.
 Error encode_any(CUtensorMap& map, DType dtype, const void* data, uint32_t box_lines) {
   constexpr int kBytes = 128, kLines = 64;
   return encode_map(map, {dtype, data, kBytes / bytes_of(dtype), kLines, 1, kBytes, kBytes * kLines}, box_lines);
 }
 
-// Whether the tensor cores sum the products of all of K: scales hold for all of it, and sums of int8 fit in int32, or the caller allows the
-// tensor cores' own sums of 8-bit floats.
+// Whether the tensor cores accumulate all of K: there is one scale along K, and either int8 sums fit in int32 or the caller allows the
+// tensor cores' short accumulators for 8-bit floats.
 bool is_unpromoted(const RaggedCall& call) {
-  constexpr int64_t kMostDepth = (1 << 17) - 1;
-  static_assert(kMostDepth * INT8_MIN * INT8_MIN <= INT32_MAX);
+  constexpr int64_t kMaxInt8Depth = (1 << 17) - 1;
+  static_assert(kMaxInt8Depth * INT8_MIN * INT8_MIN <= INT32_MAX);
   const bool has_one_scale = has_scales(call.kind) && !call.contraction && call.lhs_blocks <= 1 && call.rhs_k_blocks <= 1;
-  return has_one_scale && (call.kind == Kind::s8 ? call.k <= kMostDepth : call.fast_accumulation);
+  return has_one_scale && (call.kind == Kind::s8 ? call.k <= kMaxInt8Depth : call.fast_accumulation);
 }
 
 const Pipelined* find_pipelined(const RaggedCall& call) {
@@ -106,15 +106,15 @@ TensorOfLines matrices_of(DType dtype, const void* data, int64_t items, int64_t 
 }
 
 // The first or second half of the elements of each line, or of the lines of each matrix.
-TensorOfLines half_of(TensorOfLines tensor, bool of_lines, bool second) {
-  int64_t& count = of_lines ? tensor.lines : tensor.items;
+TensorOfLines half_of(TensorOfLines tensor, bool halves_lines, bool second) {
+  int64_t& count = halves_lines ? tensor.lines : tensor.items;
   count /= 2;
-  const int64_t stride = of_lines ? tensor.line_stride : bytes_of(tensor.dtype);
+  const int64_t stride = halves_lines ? tensor.line_stride : bytes_of(tensor.dtype);
   if (second) tensor.data = static_cast<const char*>(tensor.data) + count * stride;
   return tensor;
 }
 
-// Both maps of B, and where the second one begins. Of numbers that share bytes, the map is one of bytes.
+// Both maps of B, and where the second one begins. For 4-bit values the map counts bytes.
 Error describe_rhs(const RaggedCall& call, GroupParameters& parameters) {
   const int bits = bits_of(call.rhs_dtype);
   const DType dtype = bits < 8 ? DType::s8 : call.rhs_dtype;
@@ -146,13 +146,13 @@ Error describe_rhs(const RaggedCall& call, GroupParameters& parameters) {
 bool runs_pipeline() { return has_bulk_copies(reinterpret_cast<const void*>(vbgemm_m384_pipelined_bfloat16)); }
 
 Error launch_pipelined(Kind kind, const void* kernel, const KernelParameters& call, Stream stream) {
-  constexpr int kCluster = PlanCut<Kind::bf16>::kCluster;
+  constexpr int kCluster = PlanTraits<Kind::bf16>::kCluster;
   PlanParameters parameters{call, {}, {}};
   Error error = encode_any(parameters.factor, arithmetic_of(kind).lhs, call.maps, kBoxLines);
   if (error == kSuccess) error = encode_any(parameters.result, call.result, call.maps, kStoreLines);
   if (error != kSuccess) return error;
-  const int clusters = (call.launch_blocks + kCluster - 1) / kCluster, places = std::min(multiprocessors(), kMaxPipelinedBlocks);
-  return launch_clusters(kernel, clusters, places, kCluster, kPipelineMaxShared, &parameters, stream);
+  const int clusters = (call.launch_blocks + kCluster - 1) / kCluster, max_ctas = std::min(multiprocessors(), kMaxPipelinedBlocks);
+  return launch_clusters(kernel, clusters, max_ctas, kCluster, kPipelineMaxShared, &parameters, stream);
 }
 
 // A build or a device without TMA and wgmma does not have the pipelined kernel.

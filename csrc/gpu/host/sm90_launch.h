@@ -10,12 +10,12 @@ namespace vbgemm {
 // Whether this build and the current device can run pipelined tiles.
 bool runs_pipeline();
 
-// Launches a pipelined kernel for the plan's blocks that `call` names. The grid is at most one CTA for each multiprocessor, each of which
-// computes several of the plan's blocks. `call.maps` has to hold kPipelinedMapBytes.
+// Launches a pipelined kernel for the plan's blocks that `call` names. The grid has at most one CTA per multiprocessor; each CTA computes
+// several of the plan's blocks. `call.maps` has to hold kPipelinedMapBytes.
 Error launch_pipelined(Kind kind, const void* kernel, const KernelParameters& call, Stream stream);
 
-// Whether the pipelined kernel can compute a call, which has no batch, on the current device: of a kind and layout that it has
-// (has_ragged_pipeline), with operands whose lines begin at multiples of 16 bytes.
+// Whether the pipelined kernel can compute a call, which has no batch, on the current device: with an arithmetic and layout that it
+// supports (has_ragged_pipeline) and operands whose lines are 16-byte aligned.
 bool runs_ragged_pipeline(const RaggedCall& call);
 
 Error launch_ragged_pipeline(const RaggedCall& call, Stream stream);

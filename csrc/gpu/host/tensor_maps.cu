@@ -7,7 +7,7 @@ using EncodeMap = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, vo
                                const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                                CUtensorMapFloatOOBfill);
 
-// The driver's function is found through the runtime, so that libcuda is not linked.
+// The driver function is looked up through the runtime, so that libcuda need not be linked.
 EncodeMap find_encode_map() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};

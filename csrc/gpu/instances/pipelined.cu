@@ -1,4 +1,4 @@
-// Large products of bfloat16 and float16, accumulated in float32: TMA copies and warpgroup products.
+// Large products of bfloat16 and float16, accumulated in float32: TMA copies and wgmma.
 #include "gpu/sm90/block.h"
 #include "gpu/sm90/copy_threads.h"
 #include "gpu/sm90/store_plan.h"

@@ -43,7 +43,7 @@ Error quantize(const QuantizeCall& call, Stream stream) {
   const int64_t blocks = call.matrices * row_blocks * col_blocks;
   if (!kernel || blocks > max_blocks(kQuantizeThreads)) return kInvalidValue;
   if (!blocks) return kSuccess;
-  // A row that an index names may be read several times: what the rows have in the columns of one block stays in L2.
+  // An indexed row may be read several times: the columns of one block stay in L2.
   parameters.down = call.form == QuantizeForm::plain && parameters.index;
   const auto down = static_cast<uint32_t>(row_blocks), across = static_cast<uint32_t>(col_blocks);
   parameters.line = divisor(parameters.down ? down : across), parameters.matrix = divisor(parameters.down ? across : down);

@@ -1,4 +1,4 @@
-// Ragged products of float8_e5m2 by float8_e4m3fn, with scales, accumulated in float32: TMA copies and warpgroup products.
+// Ragged products of float8_e5m2 by float8_e4m3fn, with scales, accumulated in float32: TMA copies and wgmma.
 #include "gpu/sm90/kernel_groups.h"
 
 VBGEMM_EVERY_SCALED_KERNEL(VBGEMM_DEFINE_GROUP_KERNEL, e5m2_e4m3)

@@ -1,5 +1,5 @@
-// Ragged products of int8, with scales: TMA copies and warpgroup products, which are summed exactly, in int32: all of K where scales allow
-// it, else 128 steps.
+// Ragged products of int8 with scales: TMA copies and wgmma, which accumulates exactly in int32: all of K if the scales allow it, otherwise
+// 128 K elements.
 #include "gpu/sm90/kernel_groups.h"
 
 VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_DEFINE_GROUP_KERNEL, s8)

@@ -44,7 +44,7 @@ Kernels kernels_of(DType dtype) {
 }
 
 template <class Member>
-int64_t chunks_of_all(const Member* members, int count, DType dtype) {
+int64_t count_chunks(const Member* members, int count, DType dtype) {
   int64_t chunks = 0;
   for (int i = 0; i < count; ++i) chunks += chunks_of(members[i].elements, chunk_of(bytes_of(dtype)));
   return chunks;
@@ -77,8 +77,8 @@ Error sum_squares(const void* kernel, DType dtype, const Member* all, int count,
 
 }  // namespace
 
-int64_t num_partials(const SquareSumsCall& call) { return chunks_of_all(call.arrays, call.num_arrays, call.dtype); }
-int64_t num_partials(const AveragesCall& call) { return chunks_of_all(call.members, call.num_members, call.dtype); }
+int64_t num_partials(const SquareSumsCall& call) { return count_chunks(call.arrays, call.num_arrays, call.dtype); }
+int64_t num_partials(const AveragesCall& call) { return count_chunks(call.members, call.num_members, call.dtype); }
 
 Error square_sums(const SquareSumsCall& call, Stream stream) {
   SquareSumParameters parameters;

@@ -1,13 +1,13 @@
 // Copies one operand of a tile, step by step along K, from global memory through registers to shared memory, for CDNA's matrix cores.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
-#include "gpu/mfma/mfma_cut.h"
+#include "gpu/mfma/mfma_traits.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
 
-// Distributes the 16-byte vectors of all lines, along K, over the thread block's threads. Where K is contiguous in global memory, adjacent
-// threads take adjacent vectors of a line, elsewhere the same vector of adjacent lines. So the loads of a wave coalesce in both cases.
+// Distributes the 16-byte vectors of all lines, along K, over the thread block's threads. If the operand is K-major in global memory,
+// adjacent threads take adjacent vectors of a line, otherwise the same vector of adjacent lines. A wave's loads coalesce in both cases.
 template <class T, class Lines, int kThreads>
 class VectorCopy {
  public:
@@ -17,12 +17,12 @@ class VectorCopy {
         line_stride_(lines_are_rows ? from.row_stride : from.col_stride),
         item_stride_(lines_are_rows ? from.col_stride : from.row_stride) {
     const bool aligned = (reinterpret_cast<uintptr_t>(first_) | static_cast<uintptr_t>(line_stride_ * kBytes)) % kVectorBytes == 0;
-    along_ = item_stride_ == 1;
-    whole_ = along_ && aligned;
+    along_k_ = item_stride_ == 1;
+    whole_ = along_k_ && aligned;
   }
 
   // Starts loading this thread's vectors of a step that has lines x items elements, at least one. Elements outside are read from the last
-  // line or item instead, because a load that depended on a branch would be waited for at once.
+  // line or item instead, because the compiler would wait immediately for a load inside a branch.
   __device__ void load(int lines, int items) {
     const auto line_of = [&](const Place& place) { return first_ + (place.line < lines ? place.line : lines - 1) * line_stride_; };
     if (whole_ && items >= kItems) {
@@ -34,7 +34,7 @@ class VectorCopy {
     } else {
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) {
-        const Place place(i, along_);
+        const Place place(i, along_k_);
         const T* const line = line_of(place);
 #pragma unroll
         for (int e = 0; e < kVectorItems; ++e) {
@@ -51,7 +51,7 @@ class VectorCopy {
   __device__ void store(T* shared, int items) {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      const Place place(i, along_);
+      const Place place(i, along_k_);
       const int item = place.vector * kVectorItems;
       if (items < kItems) {
 #pragma unroll
@@ -67,7 +67,7 @@ class VectorCopy {
   static constexpr int kAll = Lines::kLines * Lines::kVectors, kCopies = (kAll + kThreads - 1) / kThreads;
   using Vector16 = Vector<T, kVectorItems>;
 
-  // The place of this thread's i-th vector. If there are more threads than vectors, the line of some threads is beyond the last.
+  // The position of this thread's i-th vector. If there are more threads than vectors, some threads get a line after the last one.
   struct Place {
     int line, vector;
 
@@ -80,7 +80,7 @@ class VectorCopy {
 
   const T* first_;  // the first element of the next step
   int64_t line_stride_, item_stride_;
-  bool along_, whole_;
+  bool along_k_, whole_;
   Vector16 vectors_[kCopies];
 };
 

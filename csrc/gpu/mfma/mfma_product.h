@@ -1,7 +1,7 @@
-// A wave's products on CDNA's matrix cores: loading fragments from shared memory, and what each arithmetic does with them.
+// A wave's MFMAs on CDNA's matrix cores: loading fragments from shared memory, and the MFMA of each arithmetic.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
-#include "gpu/mfma/mfma_cut.h"
+#include "gpu/mfma/mfma_traits.h"
 
 namespace vbgemm {
 
@@ -12,13 +12,12 @@ __device__ inline int mfma_row(int lane, int r) {
 }
 
 // A fragment: 16 bytes along K. Lanes 0 to 15 hold the first vector of lines 0 to 15 of a block, lanes 16 to 31 the second, and so on. An
-// instruction takes a few elements of each lane. The steps of K that it assigns to them are the same for A and B, so that their order does
-// not matter.
+// instruction takes a few elements of each lane. It assigns the same K elements to them in A and B, so their order does not matter.
 template <class T>
 using Fragment = Vector<T, kVectorBytes / static_cast<int>(sizeof(T))>;
 
-template <class Cut>
-using MfmaSums = typename Cut::Sum[Cut::kBlocksDown][Cut::kBlocksAcross][4];
+template <class Traits>
+using MfmaSums = typename Traits::Sum[Traits::kBlocksM][Traits::kBlocksN][4];
 
 // sum += a b for one block of sums, over the K of a fragment.
 template <Kind kKind, class T, class Sum>
@@ -49,16 +48,16 @@ __device__ inline void multiply_fragments(const Fragment<T>& a, const Fragment<T
 }
 
 // sums += A B over one K step in shared memory; `a` and `b` are this lane's first fragments.
-template <class Cut, class T>
-__device__ inline void multiply_mfma_step(const T* a, const T* b, MfmaSums<Cut>& sums) {
-  Fragment<T> columns[Cut::kBlocksAcross];
+template <class Traits, class T>
+__device__ inline void multiply_mfma_step(const T* a, const T* b, MfmaSums<Traits>& sums) {
+  Fragment<T> columns[Traits::kBlocksN];
 #pragma unroll
-  for (int j = 0; j < Cut::kBlocksAcross; ++j) columns[j] = *reinterpret_cast<const Fragment<T>*>(b + j * Cut::kBlock * Cut::B::kPitch);
+  for (int j = 0; j < Traits::kBlocksN; ++j) columns[j] = *reinterpret_cast<const Fragment<T>*>(b + j * Traits::kBlock * Traits::B::kPitch);
 #pragma unroll
-  for (int i = 0; i < Cut::kBlocksDown; ++i) {
-    const Fragment<T> rows = *reinterpret_cast<const Fragment<T>*>(a + i * Cut::kBlock * Cut::A::kPitch);
+  for (int i = 0; i < Traits::kBlocksM; ++i) {
+    const Fragment<T> rows = *reinterpret_cast<const Fragment<T>*>(a + i * Traits::kBlock * Traits::A::kPitch);
 #pragma unroll
-    for (int j = 0; j < Cut::kBlocksAcross; ++j) multiply_fragments<Cut::kKind, T>(rows, columns[j], sums[i][j]);
+    for (int j = 0; j < Traits::kBlocksN; ++j) multiply_fragments<Traits::kKind, T>(rows, columns[j], sums[i][j]);
   }
 }
 

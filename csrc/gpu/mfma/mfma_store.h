@@ -7,36 +7,36 @@
 namespace vbgemm {
 
 // A wave's band; a lane handles every 64th element of it.
-template <class Cut>
+template <class Traits>
 struct Band {
-  using Sum = typename Cut::Sum;
-  static constexpr int kElements = Cut::kBlock * Cut::kWaveCols / kWaveSize;
+  using Sum = typename Traits::Sum;
+  static constexpr int kElements = Traits::kBlock * Traits::kWaveCols / kWaveSize;
 
-  int first_row, first_col, lane;  // of the wave's rectangle in the tile
+  int first_row, first_col, lane;  // the wave's rectangle of the tile
   Sum* sums;
 
-  __device__ int row(int n) const { return (n * kWaveSize + lane) / Cut::kWaveCols; }
-  __device__ int col(int n) const { return (n * kWaveSize + lane) % Cut::kWaveCols; }
+  __device__ int row(int n) const { return (n * kWaveSize + lane) / Traits::kWaveCols; }
+  __device__ int col(int n) const { return (n * kWaveSize + lane) % Traits::kWaveCols; }
 
   // The lane's n-th element.
-  __device__ Sum& element(int n) const { return sums[row(n) * Cut::kBandPitch + col(n)]; }
+  __device__ Sum& element(int n) const { return sums[row(n) * Traits::kBandPitch + col(n)]; }
 
-  // The place in the tile of the lane's n-th element. `pass` numbers the bands.
+  // The position in the tile of the lane's n-th element. `pass` is the index of the band.
   __device__ Location locate(Extent tile, int pass, int n) const {
-    const int tile_row = first_row + pass * Cut::kBlock + row(n), tile_col = first_col + col(n);
+    const int tile_row = first_row + pass * Traits::kBlock + row(n), tile_col = first_col + col(n);
     return {tile_row, tile_col, tile_row < tile.rows && tile_col < tile.cols};
   }
 };
 
-template <class Out, class Cut, class T>
-__device__ inline void store_bands_as(const TilePlace<T>& place, const MfmaSums<Cut>& sums, const Band<Cut>& band) {
+template <class Out, class Traits, class T>
+__device__ inline void store_bands_as(const ResolvedTile<T>& place, const MfmaSums<Traits>& sums, const Band<Traits>& band) {
 #pragma unroll
-  for (int i = 0; i < Cut::kBlocksDown; ++i) {
+  for (int i = 0; i < Traits::kBlocksM; ++i) {
 #pragma unroll
-    for (int j = 0; j < Cut::kBlocksAcross; ++j) {
+    for (int j = 0; j < Traits::kBlocksN; ++j) {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
-        band.sums[mfma_row<typename Cut::Sum>(band.lane, r) * Cut::kBandPitch + j * Cut::kBlock + band.lane % 16] = sums[i][j][r];
+        band.sums[mfma_row<typename Traits::Sum>(band.lane, r) * Traits::kBandPitch + j * Traits::kBlock + band.lane % 16] = sums[i][j][r];
       }
     }
     wave_barrier();
@@ -46,13 +46,14 @@ __device__ inline void store_bands_as(const TilePlace<T>& place, const MfmaSums<
   }
 }
 
-template <class Cut, class T>
-__device__ inline void store_bands(const TilePlace<T>& place, const MfmaSums<Cut>& sums, int row, int col, typename Cut::Sum* shared) {
-  const Band<Cut> band{row, col, thread_index() % kWaveSize, shared};
+template <class Traits, class T>
+__device__ inline void store_bands(const ResolvedTile<T>& place, const MfmaSums<Traits>& sums, int row, int col,
+                                   typename Traits::Sum* shared) {
+  const Band<Traits> band{row, col, thread_index() % kWaveSize, shared};
   if (place.stores_sums()) {
-    store_bands_as<typename Cut::Sum, Cut>(place, sums, band);
+    store_bands_as<typename Traits::Sum, Traits>(place, sums, band);
   } else {
-    store_bands_as<T, Cut>(place, sums, band);
+    store_bands_as<T, Traits>(place, sums, band);
   }
 }
 

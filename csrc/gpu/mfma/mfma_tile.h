@@ -10,18 +10,18 @@ namespace vbgemm {
 
 // The main loop. The loads of a step are in flight while the previous step is multiplied. K is walked upwards. With a K range of length 0
 // the sums remain zero.
-template <class Cut, class T>
-__device__ inline void multiply_mfma_tile(const TilePlace<T>& place, T* shared) {
+template <class Traits, class T>
+__device__ inline void multiply_mfma_tile(const ResolvedTile<T>& place, T* shared) {
   const int wave = thread_index() / kWaveSize, lane = thread_index() % kWaveSize;
-  const int row = wave / Cut::kWavesAcross * Cut::kWaveRows, col = wave % Cut::kWavesAcross * Cut::kWaveCols;
-  T* const shared_b = shared + Cut::A::kElements;
-  const T* const lane_a = shared + (row + lane % 16) * Cut::A::kPitch + lane / 16 * Cut::A::kVectorItems;
-  const T* const lane_b = shared_b + (col + lane % 16) * Cut::B::kPitch + lane / 16 * Cut::B::kVectorItems;
+  const int row = wave / Traits::kWavesN * Traits::kWaveRows, col = wave % Traits::kWavesN * Traits::kWaveCols;
+  T* const shared_b = shared + Traits::A::kElements;
+  const T* const lane_a = shared + (row + lane % 16) * Traits::A::kPitch + lane / 16 * Traits::A::kVectorItems;
+  const T* const lane_b = shared_b + (col + lane % 16) * Traits::B::kPitch + lane / 16 * Traits::B::kVectorItems;
 
-  MfmaSums<Cut> sums = {};
+  MfmaSums<Traits> sums = {};
   {
-    VectorCopy<T, typename Cut::A, Cut::kThreads> copy_a(place.matrix[kA], true);
-    VectorCopy<T, typename Cut::B, Cut::kThreads> copy_b(place.matrix[kB], false);
+    VectorCopy<T, typename Traits::A, Traits::kThreads> copy_a(place.matrix[kA], true);
+    VectorCopy<T, typename Traits::B, Traits::kThreads> copy_b(place.matrix[kB], false);
     const int rows = place.rows, cols = place.cols;
     int left = place.depth;
     await_previous_kernel();
@@ -30,14 +30,14 @@ __device__ inline void multiply_mfma_tile(const TilePlace<T>& place, T* shared) 
     while (left > 0) {
       copy_a.store(shared, left);
       copy_b.store(shared_b, left);
-      left -= Cut::kDepth;
+      left -= Traits::kDepth;
       if (left > 0) copy_a.load(rows, left), copy_b.load(cols, left);
       block_barrier();  // this step's data are visible
-      multiply_mfma_step<Cut>(lane_a, lane_b, sums);
+      multiply_mfma_step<Traits>(lane_a, lane_b, sums);
       block_barrier();  // all waves have read them
     }
   }
-  store_bands<Cut>(place, sums, row, col, reinterpret_cast<typename Cut::Sum*>(shared) + wave * Cut::kBandElements);
+  store_bands<Traits>(place, sums, row, col, reinterpret_cast<typename Traits::Sum*>(shared) + wave * Traits::kBandElements);
 }
 
 template <Kind kKind_>
@@ -47,11 +47,11 @@ struct MfmaFamily {
   using Element = LeftOf<kKind>;
   static constexpr int kAlignment = kBankLineBytes;  // alignment in bytes of the operands in shared memory
   template <int kRow>
-  using Cut = MfmaCut<kKind, kRow>;
+  using Traits = MfmaTraits<kKind, kRow>;
 
-  template <class Cut>
-  __device__ static void multiply(const TilePlace<Element>& place, Element* shared) {
-    multiply_mfma_tile<Cut>(place, shared);
+  template <class Traits>
+  __device__ static void multiply(const ResolvedTile<Element>& place, Element* shared) {
+    multiply_mfma_tile<Traits>(place, shared);
   }
 };
 

@@ -1,5 +1,5 @@
-// Ampere's instructions as plain functions: asynchronous copies from global to shared memory, and products of the tensor cores with the
-// loads of their fragments. PTX ISA, "cp.async", "ldmatrix", "mma".
+// Ampere's instructions as functions: asynchronous copies from global to shared memory, MMAs, and loads of their fragments. PTX ISA,
+// "cp.async", "ldmatrix", "mma".
 #pragma once
 #include <cuda_runtime.h>
 
@@ -11,8 +11,8 @@ namespace vbgemm {
 
 // Starts an asynchronous copy of `kBytes` (1, 2, 4, 8 or 16) from global to shared memory, or writes zeros if `valid` is false; the source
 // address is not used then. The predicate is free: it becomes an operand of the copy instruction. For 1 or 2 bytes there is no asynchronous
-// copy, and a load and a store replace it. kAhead: how many bytes around the source L2 fetches together, as a hint.
-template <int kBytes, int kAhead = 128>
+// copy, and a load and a store replace it. kL2Prefetch: L2 prefetch size in bytes, a hint.
+template <int kBytes, int kL2Prefetch = 128>
 __device__ inline void cp_async(void* shared, const void* global, bool valid) {
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int ignore = !valid;
@@ -31,7 +31,7 @@ __device__ inline void cp_async(void* shared, const void* global, bool valid) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; cp.async.cg.shared.global.L2::" ahead "B [%0], [%1], 16, p;}" ::"r"(to), "l"(global), \
                "r"(ignore)                                                                                                                 \
                : "memory")
-    if constexpr (kAhead == 256) {
+    if constexpr (kL2Prefetch == 256) {
       VBGEMM_COPY("256");
     } else {
       VBGEMM_COPY("128");
@@ -45,8 +45,8 @@ __device__ inline void cp_async(void* shared, const void* global, bool valid) {
   }
 }
 
-// Copies the first `count` of four bytes that lie `stride` bytes apart in global memory to adjacent bytes of shared memory, and makes the
-// others zero. The copy is not asynchronous. `shared` is a multiple of 4.
+// Copies the first `count` of four bytes, which are `stride` bytes apart in global memory, to adjacent bytes of shared memory, and zeroes
+// the others. The copy is not asynchronous. `shared` is a multiple of 4.
 __device__ inline void gather_four_bytes(void* shared, const void* global, uint32_t stride, int count) {
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile(
@@ -103,15 +103,14 @@ VBGEMM_DEFINE_PRODUCT(mma_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 VBGEMM_DEFINE_PRODUCT(mma_float16, "m16n8k16.row.col.f32.f16.f16.f32")
 #undef VBGEMM_DEFINE_PRODUCT
 
-// A product of 16 x 8 x 32. A register holds four numbers that are adjacent along K, as of two-byte elements it holds two. The sums wrap
-// around on overflow.
+// m16n8k32. A register holds four values that are adjacent along K, where 2-byte types have two. Sums wrap around on overflow.
 __device__ inline void mma_int8(const uint32_t (&a)[4], const uint32_t (&b)[2], uint32_t (&c)[4]) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// A product of 16 x 8 x 8, in one instruction where the architecture has one.
+// m16n8k8 for float64, by one instruction if the architecture has it.
 __device__ inline void mma_float64(const double (&a)[4], const double (&b)[2], double (&c)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

@@ -1,6 +1,6 @@
-// Hopper's instructions as plain functions: TMA copies, the mbarriers that these copies complete, clusters of CTAs, the reallocation of
-// registers between warpgroups, and, of sm_90a alone, products of warpgroups. PTX ISA, "cp.async.bulk.tensor", "mbarrier", "setmaxnreg",
-// "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
+// Hopper's instructions as functions: TMA copies, the mbarriers that these copies complete, clusters of CTAs, the reallocation of registers
+// between warpgroups, and (sm_90a only) warpgroup MMAs. PTX ISA, "cp.async.bulk.tensor", "mbarrier", "setmaxnreg", "Asynchronous Warpgroup
+// Level Matrix Multiply-Accumulate Instructions".
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -15,9 +15,9 @@
 namespace vbgemm {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-inline constexpr bool kWarpgroupProducts = true;
+inline constexpr bool kHasWgmma = true;
 #else
-inline constexpr bool kWarpgroupProducts = false;  // nothing below is called then
+inline constexpr bool kHasWgmma = false;  // nothing below is called then
 #endif
 
 #ifdef __CUDACC__
@@ -42,7 +42,7 @@ __device__ inline void mbarrier_arrive(Mbarrier& barrier) {
 __device__ inline void cp_async_mbarrier_arrive(Mbarrier& barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }
-// Arrives, and adds `bytes` to what copies must complete in the same phase.
+// Arrives, and adds `bytes` to the phase's expected transaction bytes.
 __device__ inline void mbarrier_arrive_expect_tx(Mbarrier& barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes) : "memory");
 }
@@ -55,8 +55,8 @@ __device__ inline void mbarrier_arrive_remote(Mbarrier& barrier, int cta) {
                : "memory");
 }
 
-// Waits until the phase with this parity has completed. If VBGEMM_DEADLINE is defined, as a number of clock cycles, a longer wait ends the
-// kernel with an error: an aid for the development of pipelines.
+// Waits until the phase with this parity has completed. If VBGEMM_DEADLINE is defined (in clock cycles), a longer wait ends the kernel with
+// an error, which helps to debug pipelines.
 __device__ inline void mbarrier_wait(Mbarrier& barrier, uint32_t parity) {
   const uint32_t address = shared_address(&barrier);
 #ifdef VBGEMM_DEADLINE
@@ -78,7 +78,7 @@ __device__ inline void mbarrier_wait(Mbarrier& barrier, uint32_t parity) {
   }
 }
 
-// Writes a number into another CTA's shared memory. It completes 4 of the bytes that the barrier there expects.
+// Writes a word into another CTA's shared memory, which completes 4 of the bytes that the barrier there expects.
 __device__ inline void st_async(uint32_t* to, int cta, uint32_t value, Mbarrier& barrier) {
   asm volatile(
       "{.reg .b32 place, full; mapa.shared::cluster.u32 place, %0, %1; mapa.shared::cluster.u32 full, %2, %1;"
@@ -94,7 +94,8 @@ __device__ inline void tma_load(void* shared, const CUtensorMap& map, int x, int
                "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier))
                : "memory");
 }
-// As tma_load, by multicast: to the same place, and completing the same barrier, in each CTA of the cluster whose bit is set in the mask.
+// Like tma_load, but multicast: to the same shared memory offset, and completing the same barrier, in each CTA of the cluster whose bit is
+// set in the mask.
 __device__ inline void tma_load_multicast(uint16_t cta_mask, void* shared, const CUtensorMap& map, int x, int y, int z, Mbarrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], "
@@ -109,7 +110,7 @@ __device__ inline void tma_store(const CUtensorMap& map, int x, int y, int z, co
                "r"(shared_address(shared))
                : "memory");
 }
-// As tma_store, but adds the box, of float32, to the tensor's elements.
+// Like tma_store, but adds the float32 box to the tensor's elements.
 __device__ inline void tma_reduce_add(const CUtensorMap& map, int x, int y, int z, const void* shared) {
   asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(x), "r"(y),
                "r"(z), "r"(shared_address(shared))
@@ -176,7 +177,7 @@ __device__ inline void stmatrix_x4(void* row, const uint32_t (&from)[4]) {
                : "memory");
 }
 
-// Two numbers rounded to 16 bits each.
+// Rounds two values to 16 bits each.
 template <Kind kKind>
 __device__ inline uint32_t narrow_pair(float low, float high) {
   uint32_t bits;
@@ -188,10 +189,10 @@ __device__ inline uint32_t narrow_pair(float low, float high) {
   return bits;
 }
 
-// The bytes of a (0 to 3) and b (4 to 7) that the four digits of `select` name, the lowest first.
+// The bytes of a (0 to 3) and b (4 to 7) that the four digits of `select` select, lowest first.
 __device__ inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t select) { return __byte_perm(a, b, select); }
 
-// (a & b) | c and (a & b) ^ c, each in one instruction: of constants b and c the compiler makes two.
+// (a & b) | c and (a & b) ^ c, each in one instruction: with constants b and c the compiler would emit two.
 __device__ inline uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t bits;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(a), "r"(b), "r"(c));
@@ -203,7 +204,7 @@ __device__ inline uint32_t and_xor(uint32_t a, uint32_t b, uint32_t c) {
   return bits;
 }
 
-// a b + c of two numbers of 16 bits each, which are rounded once.
+// a b + c of two 16-bit values per word, with a single rounding.
 template <Kind kKind>
 __device__ inline uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t bits;
@@ -215,8 +216,8 @@ __device__ inline uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
   return bits;
 }
 
-// Products of warpgroups (wgmma). The tensor cores read the operands from shared memory, and A also from registers, asynchronously to the
-// threads' instructions.
+// Warpgroup MMAs (wgmma). The tensor cores read the operands from shared memory (A also from registers), asynchronously to the threads'
+// instructions.
 
 // A matrix in shared memory in the layout of SwizzledLines. next_items and next_lines are the distances in bytes from 128 bytes of a line
 // to the next 128, and from 8 lines to the next 8. PTX ISA, "Matrix Descriptor Format".
@@ -260,9 +261,8 @@ __device__ inline void wgmma_wait_group() {
 #define VBGEMM_WARPGROUP_PRODUCT(shape_and_types, sums, factors, adds) \
   "{.reg .pred add; setp.ne.b32 add, " adds ", 0; wgmma.mma_async.sync.aligned." shape_and_types " {" sums "}, " factors ";}"
 
-// sums += A B for 64 x 128 sums and 16 steps of K. kMnMajorA: A is contiguous along M, not along K; kMnMajorB: B is contiguous along
-// N. Warp w of the four has rows 16 w to 16 w + 15, and sums[j] has columns 8 j to 8 j + 7, distributed over the lanes as
-// in mma_bfloat16.
+// sums += A B, m64n128k16. kMnMajorA: A is contiguous along M, not along K; kMnMajorB: B is contiguous along N. Warp w of the four has rows
+// 16 w to 16 w + 15, and sums[j] has columns 8 j to 8 j + 7, distributed over the lanes as in mma_bfloat16.
 template <Kind kKind, bool kMnMajorA, bool kMnMajorB>
 __device__ inline void wgmma(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4]) {
   static_assert(kKind == Kind::bf16 || kKind == Kind::f16);
@@ -278,7 +278,7 @@ __device__ inline void wgmma(MatrixDescriptor a, MatrixDescriptor b, float (&sum
 #undef VBGEMM_16_BIT_PRODUCT
 }
 
-// As above, for 64 x 128 or 64 x 256 sums. If `adds` is false, the previous values of the sums are ignored.
+// The same for m64n128k16 or m64n256k16. If `adds` is false, the accumulators are overwritten.
 template <Kind kKind, bool kMnMajorA, bool kMnMajorB, int kBlocks>
 __device__ inline void wgmma(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds) {
   static_assert(kKind == Kind::bf16 || kKind == Kind::f16);
@@ -305,7 +305,7 @@ __device__ inline void wgmma(MatrixDescriptor a, MatrixDescriptor b, float (&sum
 #undef VBGEMM_FACTORS
 }
 
-// As above, for 64 x 32 or 64 x 8 sums. A comes from registers, where each warp has 16 rows as in mma_bfloat16; B is K-major in shared
+// The same for m64n32k16 or m64n8k16. A comes from registers, where each warp has 16 rows as in mma_bfloat16; B is K-major in shared
 // memory.
 template <Kind kKind, int kBlocks>
 __device__ inline void wgmma_from_registers(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds) {
@@ -331,7 +331,7 @@ __device__ inline void wgmma_from_registers(const uint32_t (&a)[4], MatrixDescri
 #undef VBGEMM_FACTORS
 }
 
-// As above, for 64 x 128 or 64 x 256 sums of 32 steps of K of 8-bit numbers, which are K-major: floats, or below integers.
+// m64n128k32 or m64n256k32 for K-major 8-bit operands: here floats, below integers.
 template <Kind kKind, int kBlocks>
 __device__ inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds) {
   static_assert(kBlocks == 16 || kBlocks == 32);
@@ -377,8 +377,8 @@ __device__ inline void wgmma_8bit(MatrixDescriptor a, MatrixDescriptor b, int (&
   }
 }
 
-// The TF32 product, with 8 steps of K. A comes from registers, where each warp has 16 rows as in mma_tf32; B is contiguous along K in
-// shared memory. The tensor cores ignore the last 13 bits of each element. If `adds` is false, the previous values of the sums are ignored.
+// The TF32 MMA, with k8. A comes from registers, where each warp has 16 rows as in mma_tf32; B is contiguous along K in shared memory. The
+// tensor cores ignore the last 13 bits of each element. If `adds` is false, the accumulators are overwritten.
 template <int kBlocks>
 __device__ inline void wgmma_tf32(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds = true) {
   const int add = adds;

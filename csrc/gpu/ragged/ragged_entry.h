@@ -1,4 +1,4 @@
-// Host-side helpers of a ragged call on a GPU: its sizes as the device gets them, and its batch as one launch for each entry.
+// Host-side helpers of a ragged call on a GPU: the sizes that the device receives, and one launch for each batch entry.
 #pragma once
 #include "gpu/ragged/ragged_walk.h"
 #include "ragged.h"

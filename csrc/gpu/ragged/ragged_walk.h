@@ -1,5 +1,5 @@
-// Which tile of a ragged product a cluster of CTAs computes next. Each cluster walks the group sizes once, from the first group to
-// the last, and finds its units of work on the way. So no table of tiles has to be built, and no CTA waits for another one.
+// Which tile of a ragged product a cluster of CTAs computes next. Each cluster walks the group sizes once, from the first group to the
+// last, and finds its units of work on the way. No table of tiles has to be built, and no CTA waits for another one.
 #pragma once
 #include <cstdint>
 
@@ -9,25 +9,25 @@
 namespace vbgemm {
 
 template <class Number>
-__device__ inline Number lesser(Number x, Number y) {
+__device__ inline Number min_of(Number x, Number y) {
   return x < y ? x : y;
 }
 template <class Number>
-__device__ inline Number greater(Number x, Number y) {
+__device__ inline Number max_of(Number x, Number y) {
   return x < y ? y : x;
 }
 
-// The sizes that are known at launch, and pointers to those that are data on the device.
+// The sizes known at launch, and pointers to the runtime sizes in device memory.
 struct RaggedSizes {
   const void* group_sizes;
   const int32_t* group_offset;
   int32_t m, k, n, g, num_sizes;
   bool wide_sizes, contraction;
-  // The product has twice as many columns as the result, which is activation(first half) times the second half. A tile of the product
-  // has columns of both halves: those of as many columns of the result.
+  // The product has twice as many columns as the result, which is activation(first half) times the second half. A tile of the product holds
+  // the columns of both halves for a tile of the result.
   bool gated;
-  bool rounds_up;       // each group's size counts as rounded up to a multiple of kScaledDepth
-  bool undefined_rest;  // no tile has rows without weights, which otherwise are zeros
+  bool rounds_up;       // each group's size is rounded up to a multiple of kScaledDepth
+  bool undefined_rest;  // rows without weights get no tiles; otherwise they become zeros
 
   __device__ int columns() const { return gated ? 2 * n : n; }  // of the product
 };
@@ -40,17 +40,17 @@ struct RaggedTile {
   // Where the tile begins in the result. In rows mode `row` counts from the first group's first row, in contraction mode from the first row
   // of the matrix.
   int32_t row, col;
-  // The tile's extent in the result; `cols` may exceed the tile's width. If it is empty, this CTA computes nothing, but may have
-  // to copy for the other one of its cluster.
+  // The tile's extent in the result; `cols` may exceed the tile's width. If it is empty, this CTA computes nothing, but may have to copy
+  // for its peer.
   int32_t rows, cols;
-  int32_t first, depth;  // the range of K; depth 0: the tile is zero; depth below 0: there is no further work
+  int32_t k_begin, depth;  // the range of K; depth 0: the tile is zero; depth below 0: there is no further work
   SharedOperand shared;
 
   __device__ bool ends() const { return depth < 0; }
-  __device__ int cluster_depth() const { return depth; }  // of both tiles of the cluster
+  __device__ int cluster_depth() const { return depth; }  // the depth of both tiles of the cluster
 };
 
-// The size of tiles, known when a kernel is compiled or when it is launched.
+// The size of tiles, known at compile time or at launch.
 template <int kRows, int kCols>
 struct CompiledTileSize {
   static constexpr int rows = kRows, cols = kCols;
@@ -59,8 +59,8 @@ struct TileSize {
   int rows, cols;
 };
 
-// Work is counted in units. A unit is what a cluster does at a time: one tile for each of its CTAs. If the number of tile rows is
-// odd, a cluster of two takes the last tile row in pairs of columns. Size: one of the two above.
+// The unit of work of a cluster is one tile for each of its CTAs. If the number of tile rows is odd, a cluster of two takes the last tile
+// row in pairs of columns. Size: one of the two types above.
 template <class Size, int kCluster>
 struct RaggedUnits {
   // Rasterization order: units are walked column by column in bands of this many tile rows, so that the tiles computed at one time cover an
@@ -83,7 +83,7 @@ struct RaggedUnits {
     const int down = (rows + size.rows - 1) / size.rows, pairs = down / kCluster;
     int row, col;
     if (unit < pairs * cols) {
-      const int band = unit / (kBand * cols), first = band * kBand, height = lesser(kBand, pairs - first), in_band = unit - first * cols;
+      const int band = unit / (kBand * cols), first = band * kBand, height = min_of(kBand, pairs - first), in_band = unit - first * cols;
       row = (first + in_band % height) * kCluster + rank;
       col = in_band / height;
       tile.shared = kCluster == 2 ? SharedOperand::b : SharedOperand::none;
@@ -94,18 +94,19 @@ struct RaggedUnits {
     }
     tile.row = row * size.rows;
     tile.col = col * size.cols;
-    tile.rows = lesser(rows - tile.row, +size.rows);
+    tile.rows = min_of(rows - tile.row, +size.rows);
   }
 };
 
-// The walk over the groups, which one warp performs together. Each lane holds kEach adjacent groups of the chunk that the walk has reached.
+// The walk over the groups, which one warp performs together. Each lane holds kGroupsPerLane adjacent groups of the chunk that the walk has
+// reached.
 template <class Units>
 class RaggedWalk {
  public:
   __device__ RaggedWalk(const RaggedSizes& sizes, const Units& units, int lane, int rank)
       : sizes_(sizes), units_(units), lane_(lane), rank_(rank), offset_(sizes.group_offset ? *sizes.group_offset : 0) {
     load();
-    take_chunk();
+    advance_chunk();
   }
 
   // Finds this CTA's tile of a unit, which must not be smaller than the unit of the previous call. Exactly one lane writes the
@@ -115,7 +116,7 @@ class RaggedWalk {
       chunk_ += kChunk;
       first_unit_ = chunk_units_;
       first_row_ = chunk_rows_;
-      take_chunk();
+      advance_chunk();
     }
     if (unit >= chunk_units_) {
       if (lane_ == 0) find_rest(unit - chunk_units_, to);
@@ -124,8 +125,8 @@ class RaggedWalk {
     int row = lane_row_, before = lane_unit_;
     if (unit < before || unit >= lane_end_) return false;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int group = chunk_ + lane_ * kEach + i, count = units_of(group, size_[i]);
+    for (int i = 0; i < kGroupsPerLane; ++i) {
+      const int group = chunk_ + lane_ * kGroupsPerLane + i, count = count_units(group, size_[i]);
       if (unit < before + count) {
         write_tile(group, row, size_[i], unit - before, to);
         return true;
@@ -137,13 +138,13 @@ class RaggedWalk {
   }
 
  private:
-  static constexpr int kEach = 4, kChunk = kWaveSize * kEach;
+  static constexpr int kGroupsPerLane = 4, kChunk = kWaveSize * kGroupsPerLane;
 
   __device__ bool has_matrix(int group) const {
     const int64_t matrix = int64_t{group} - offset_;
     return matrix >= 0 && matrix < sizes_.g;
   }
-  __device__ int units_of(int group, int size) const {
+  __device__ int count_units(int group, int size) const {
     if (sizes_.contraction) return group < sizes_.num_sizes && has_matrix(group) ? units_.count(sizes_.k) : 0;
     return sizes_.undefined_rest && !has_matrix(group) ? 0 : units_.count(size);
   }
@@ -151,42 +152,42 @@ class RaggedWalk {
   // Loads the sizes of the chunk after the current one, so that they arrive while the current one is walked.
   __device__ void load() {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int group = loaded_ + lane_ * kEach + i;
+    for (int i = 0; i < kGroupsPerLane; ++i) {
+      const int group = loaded_ + lane_ * kGroupsPerLane + i;
       next_[i] = 0;
       if (group < sizes_.num_sizes) {
         const int64_t size = sizes_.wide_sizes ? static_cast<const int64_t*>(sizes_.group_sizes)[group]
                                                : static_cast<const int32_t*>(sizes_.group_sizes)[group];
-        next_[i] = static_cast<int>(lesser(greater(size, int64_t{0}), int64_t{sizes_.m}));
-        if (sizes_.rounds_up) next_[i] = lesser((next_[i] + kScaledDepth - 1) & -kScaledDepth, sizes_.m);
+        next_[i] = static_cast<int>(min_of(max_of(size, int64_t{0}), int64_t{sizes_.m}));
+        if (sizes_.rounds_up) next_[i] = min_of((next_[i] + kScaledDepth - 1) & -kScaledDepth, sizes_.m);
       }
     }
     loaded_ += kChunk;
   }
 
-  __device__ void take_chunk() {
+  __device__ void advance_chunk() {
     int64_t rows = 0;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) rows += size_[i] = next_[i];
+    for (int i = 0; i < kGroupsPerLane; ++i) rows += size_[i] = next_[i];
     if (loaded_ < sizes_.num_sizes) load();
     int64_t rows_before, all_rows;
     sum_before(rows, rows_before, all_rows);
-    const int64_t begin = lesser(first_row_ + rows_before, int64_t{sizes_.m});
+    const int64_t begin = min_of(first_row_ + rows_before, int64_t{sizes_.m});
     lane_row_ = static_cast<int>(begin);
     int64_t left = sizes_.m - begin;
     int units = 0;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      size_[i] = static_cast<int>(lesser(int64_t{size_[i]}, left));
+    for (int i = 0; i < kGroupsPerLane; ++i) {
+      size_[i] = static_cast<int>(min_of(int64_t{size_[i]}, left));
       left -= size_[i];
-      units += units_of(chunk_ + lane_ * kEach + i, size_[i]);
+      units += count_units(chunk_ + lane_ * kGroupsPerLane + i, size_[i]);
     }
     int units_before, all_units;
     sum_before(units, units_before, all_units);
     lane_unit_ = first_unit_ + units_before;
     lane_end_ = lane_unit_ + units;
     chunk_units_ = first_unit_ + all_units;
-    chunk_rows_ = static_cast<int>(lesser(first_row_ + all_rows, int64_t{sizes_.m}));
+    chunk_rows_ = static_cast<int>(min_of(first_row_ + all_rows, int64_t{sizes_.m}));
   }
 
   // Sums a value over the warp: `before` becomes the sum over the lanes before this one, `all` the sum over all lanes.
@@ -202,9 +203,9 @@ class RaggedWalk {
   }
   template <int kDistance, class Number>
   __device__ void add_neighbours(Number& before, Number& all) const {
-    const Number theirs = swapped<kDistance>(all);
-    if (lane_ & kDistance) before += theirs;
-    all += theirs;
+    const Number partner_value = swapped<kDistance>(all);
+    if (lane_ & kDistance) before += partner_value;
+    all += partner_value;
   }
   template <int kDistance>
   __device__ static int swapped(int x) {
@@ -212,7 +213,7 @@ class RaggedWalk {
     return x;
   }
   template <int kDistance>
-  // In two 32-bit words, because an array of two would be placed in local memory.
+  // As two 32-bit words, because an array of two would be placed in local memory.
   __device__ static int64_t swapped(int64_t x) {
     const int high = swapped<kDistance>(static_cast<int>(x >> 32)), low = swapped<kDistance>(static_cast<int>(x));
     return static_cast<int64_t>(high) * (int64_t{1} << 32) + static_cast<uint32_t>(low);
@@ -224,17 +225,17 @@ class RaggedWalk {
     set_columns(tile);
     tile.matrix = group - offset_;
     if (sizes_.contraction) {
-      tile.first = row;
+      tile.k_begin = row;
       tile.depth = size;
     } else {
       tile.row += row;
-      tile.first = 0;
+      tile.k_begin = 0;
       tile.depth = has_matrix(group) ? sizes_.k : 0;
     }
     to = tile;
   }
 
-  // Units count columns of the product, a tile those of the result.
+  // Units count columns of the product; a tile counts columns of the result.
   __device__ void set_columns(RaggedTile& tile) const {
     if (sizes_.gated) tile.col /= 2;
     tile.cols = sizes_.n - tile.col;
@@ -248,8 +249,8 @@ class RaggedWalk {
     if (sizes_.contraction) {
       // Matrices whose group does not exist lie before the first and after the last group.
       const int each = units_.count(sizes_.k);
-      const int64_t first = lesser(greater(-int64_t{offset_}, int64_t{0}), int64_t{sizes_.g});
-      const int64_t end = lesser(greater(int64_t{sizes_.num_sizes} - offset_, first), int64_t{sizes_.g});
+      const int64_t first = min_of(max_of(-int64_t{offset_}, int64_t{0}), int64_t{sizes_.g});
+      const int64_t end = min_of(max_of(int64_t{sizes_.num_sizes} - offset_, first), int64_t{sizes_.g});
       const int64_t missing = sizes_.g - (end - first), which = unit / each;
       if (which < missing) {
         units_.place(sizes_.k, unit % each, rank_, tile);
@@ -272,7 +273,7 @@ class RaggedWalk {
   int first_unit_ = 0, chunk_units_ = 0;  // number of units before the current chunk, and up to its end
   int64_t first_row_ = 0;
   int chunk_rows_ = 0;
-  int size_[kEach] = {}, next_[kEach] = {};
+  int size_[kGroupsPerLane] = {}, next_[kGroupsPerLane] = {};
   int lane_row_ = 0, lane_unit_ = 0, lane_end_ = 0;
 };
 

@@ -1,5 +1,5 @@
 // The list of a ragged product's tiles, which a kernel writes from the group sizes. A kernel of the catalogue then computes these tiles as
-// if a plan had named them. So ragged products have every tile, arithmetic, alignment and device that batches have.
+// if a plan had named them. So ragged products support every tile, arithmetic, alignment and device that batches support.
 #pragma once
 #include "gpu/ragged/ragged_walk.h"
 #include "ragged.h"
@@ -18,21 +18,21 @@ struct TileListParameters {
   Activation activation;
   TileEpilogues* epilogues;  // null if the call has no epilogue
   ReadyTile* tiles;
-  int32_t num_tiles, each;  // each: tiles that a thread block of this kernel finds
+  int32_t num_tiles, each;  // each: tiles per thread block of this kernel
 };
 
 __device__ inline void write_epilogues(const TileListParameters& parameters) {
   const int64_t columns = parameters.sizes.n;
   for (int i = 0; i < 2; ++i) {
-    const bool yes = i == static_cast<int>(HasMatrix::yes);
+    const bool has_matrix = i == static_cast<int>(HasMatrix::yes);
     Problem problem{};
     problem.m = parameters.sizes.m, problem.n = parameters.sizes.n, problem.k = parameters.sizes.k;
     problem.batch = problem.inner_batch = parameters.sizes.g;
     Epilogue epilogue{};
     epilogue.alpha = {1, 0, -1, 0, 0}, epilogue.beta = {0, 0, -1, 0, 0};
     epilogue.source.buffer = epilogue.bias.buffer = -1;
-    if (yes) epilogue.activation = parameters.activation;
-    if (yes && parameters.bias >= 0) epilogue.bias = {parameters.bias, 0, 0, 0, 1, {0, columns}};
+    if (has_matrix) epilogue.activation = parameters.activation;
+    if (has_matrix && parameters.bias >= 0) epilogue.bias = {parameters.bias, 0, 0, 0, 1, {0, columns}};
     parameters.epilogues->problem[i] = problem;
     parameters.epilogues->epilogue[i] = epilogue;
   }
@@ -46,8 +46,8 @@ __device__ inline ReadyTile ready_tile(const TileListParameters& parameters, con
   // A tile of no rows ends the list: the kernel leaves it out.
   ready.position = {parameters.tile_id,
                     tile.depth < 0 ? 0 : tile.rows,
-                    lesser(tile.cols, parameters.tile.cols),
-                    greater(tile.depth, 0),
+                    min_of(tile.cols, parameters.tile.cols),
+                    max_of(tile.depth, 0),
                     static_cast<int32_t>(has),
                     tile.matrix,
                     tile.row,
@@ -56,8 +56,8 @@ __device__ inline ReadyTile ready_tile(const TileListParameters& parameters, con
   Part& b = ready.part[1];
   Part& c = ready.part[2];
   if (sizes.contraction) {
-    a = {tile.first * k + tile.row, 1, sizes.k, parameters.lhs, 0};
-    b = {tile.first * n + tile.col, sizes.n, 1, parameters.rhs, 0};
+    a = {tile.k_begin * k + tile.row, 1, sizes.k, parameters.lhs, 0};
+    b = {tile.k_begin * n + tile.col, sizes.n, 1, parameters.rhs, 0};
     c = {(matrix * k + tile.row) * n + tile.col, sizes.n, 1, parameters.out, 0};
   } else {
     a = {tile.row * k, sizes.k, 1, parameters.lhs, 0};
@@ -76,7 +76,7 @@ __device__ inline void write_tile_list(const TileListParameters& parameters) {
   if (begin == 0 && lane == 0 && parameters.epilogues) write_epilogues(parameters);
   using Units = RaggedUnits<TileSize, 1>;
   RaggedWalk<Units> walk(parameters.sizes, Units(parameters.tile, parameters.sizes.columns()), lane, 0);
-  const int end = lesser(begin + parameters.each, parameters.num_tiles);
+  const int end = min_of(begin + parameters.each, parameters.num_tiles);
   for (int i = begin; i < end; ++i) {
     RaggedTile tile{};
     if (walk.find(i, tile)) parameters.tiles[i] = ready_tile(parameters, tile);

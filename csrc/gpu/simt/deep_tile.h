@@ -1,16 +1,16 @@
-// One tile for a K far deeper than C has rows and columns: the threads split K among themselves. Each group of a few threads computes the
-// whole tile for steps of K of its own, and at the end the groups' sums are added up. Each warp streams its own steps through shared memory
-// in their memory layout. Where the steps of an operand follow each other without gaps, as in X^T X, they are copied in aligned 16-byte
-// vectors, whatever their length.
+// One tile for a K far larger than M and N: the threads split K among themselves (sliced-K). Each group of a few threads computes the whole
+// tile for its own K elements, and at the end the groups' accumulators are added up. Each warp streams its own K elements through shared
+// memory in their memory layout. If an operand is MN-major without gaps, as in X^T X, it is copied in aligned 16-byte vectors for any M or
+// N.
 #pragma once
 #include "gpu/simt/lane_sums.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
 
-// How a tile is divided, for operands of type T: the rectangle of it that one thread of a group computes, as large as leaves registers for
-// several thread blocks; the number of groups in a warp; and the steps of K that a warp takes at a time. The catalogue's step is that of
-// the whole thread block and counts 4-byte elements; here every group takes at least one step.
+// How a tile is divided, for operands of type T: the rectangle that one thread of a group computes, as large as registers for several
+// thread blocks permit; the number of groups in a warp; and the K elements that a warp takes at a time. The catalogue's step is that of the
+// whole thread block and counts 4-byte elements; here every group takes at least one K element.
 struct DeepSplit {
   int thread_rows, thread_cols, groups, depth;
 };
@@ -24,7 +24,7 @@ constexpr DeepSplit deep_split(const TileShape& tile) {
 
 // How row `kIndex` of the catalogue is divided, for operands of type T.
 template <class T, int kIndex>
-struct DeepCut {
+struct DeepTraits {
   using Sum = Accumulator<T>;
   static constexpr TileShape kShape = kTiles[kIndex];
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads, kWaves = kThreads / kWaveSize;
@@ -32,9 +32,9 @@ struct DeepCut {
 
   static constexpr DeepSplit kSplit = deep_split<T>(kShape);
   static constexpr int kThreadRows = kSplit.thread_rows, kThreadCols = kSplit.thread_cols, kSums = kThreadRows * kThreadCols;
-  static constexpr int kDepth = kSplit.depth, kGroups = kSplit.groups, kGroup = kWaveSize / kGroups, kAcross = kCols / kThreadCols;
+  static constexpr int kDepth = kSplit.depth, kGroups = kSplit.groups, kGroup = kWaveSize / kGroups, kThreadsAcross = kCols / kThreadCols;
 
-  // In shared memory, lines that are stored apart begin in different banks. (The bank of element (line, k) is that of line x kPitch + k.)
+  // Padded so that K-major lines begin in different banks of shared memory. (The bank of element (line, k) is that of line x kPitch + k.)
   static constexpr int kPitch = kDepth + kVector;
   static constexpr int kStageA = kRows * kPitch, kStageElements = kStageA + kCols * kPitch;  // of a warp
   static constexpr int kStages = stages_of(kernel_of(kShape), kWaves * kStageElements * static_cast<int>(sizeof(T)));
@@ -48,12 +48,12 @@ struct DeepCut {
 };
 
 // One operand of a tile: `count` lines, at most kLines, which are rows of A or columns of B. `across` is the distance from one line to the
-// next, and `along` the distance from one step of K to the next. A thread takes kMine of the lines; `member` says which. In shared memory
-// the steps of a line are contiguous where they are so in global memory, otherwise the lines of a step are.
-template <class Cut, class T, int kLines, int kMine>
+// next, and `along` the distance from one K element to the next. A thread takes kThreadLines of the lines; `member` says which. Shared
+// memory keeps the operand's major order: K-major if it is K-major in global memory, otherwise MN-major.
+template <class Traits, class T, int kLines, int kThreadLines>
 class DeepOperand {
  public:
-  using Sum = typename Cut::Sum;
+  using Sum = typename Traits::Sum;
 
   __device__ DeepOperand(const MatrixView& view, int count, int64_t across, int64_t along, int member)
       : first_(static_cast<const T*>(view.first)), across_(across), along_(along), count_(count) {
@@ -62,14 +62,14 @@ class DeepOperand {
     steps_together_ = along == 1 && !gapless_;
     const int64_t lengths = gapless_ ? 0 : steps_together_ ? across : along | count;
     vectors_ = aligned && lengths % kVector == 0 && (gapless_ || steps_together_ || across == 1);
-    mine_ = steps_together_ ? member : member * kMine;
+    mine_ = steps_together_ ? member : member * kThreadLines;
     width_ = steps_together_ ? 1 : count | kVector;
   }
 
   // The thread's i-th line.
-  __device__ int line(int i) const { return steps_together_ ? mine_ + i * (kLines / kMine) : mine_ + i; }
+  __device__ int line(int i) const { return steps_together_ ? mine_ + i * (kLines / kThreadLines) : mine_ + i; }
 
-  // Starts a warp's copies of `steps` steps of K, beginning with step `k`.
+  // Starts a warp's copies of `steps` K elements from `k` on.
   __device__ void start(T* shared, int k, int steps) const {
     const T* const from = first_ + k * along_;
     if (gapless_) return copy_all(shared, from, steps * count_);
@@ -80,11 +80,11 @@ class DeepOperand {
     }
   }
 
-  // Reads this thread's lines at a step. Lines beyond the last hold arbitrary values; nothing will be stored for them.
-  __device__ void read(const T* shared, int k, Sum (&line)[kMine]) const {
+  // Reads this thread's lines at one K element. Lines after the last one hold arbitrary values; nothing is stored for them.
+  __device__ void read(const T* shared, int k, Sum (&line)[kThreadLines]) const {
     if (steps_together_) {
 #pragma unroll
-      for (int i = 0; i < kMine; ++i) line[i] = widen(shared[(mine_ + i * (kLines / kMine)) * Cut::kPitch + k]);
+      for (int i = 0; i < kThreadLines; ++i) line[i] = widen(shared[(mine_ + i * (kLines / kThreadLines)) * Traits::kPitch + k]);
       return;
     }
     const T* const from = shared + k * count_ + mine_;
@@ -94,22 +94,22 @@ class DeepOperand {
   }
 
  private:
-  static constexpr int kVector = Cut::kVector;
+  static constexpr int kVector = Traits::kVector;
 
   template <int kWidth>
-  __device__ static void read_lines(const T* from, Sum (&line)[kMine]) {
-    constexpr int kTogether = kWidth < kMine ? kWidth : kMine;
+  __device__ static void read_lines(const T* from, Sum (&line)[kThreadLines]) {
+    constexpr int kVectorWidth = kWidth < kThreadLines ? kWidth : kThreadLines;
 #pragma unroll
-    for (int i = 0; i < kMine; i += kTogether) {
-      const auto lines = *reinterpret_cast<const Vector<T, kTogether>*>(from + i);
+    for (int i = 0; i < kThreadLines; i += kVectorWidth) {
+      const auto lines = *reinterpret_cast<const Vector<T, kVectorWidth>*>(from + i);
 #pragma unroll
-      for (int v = 0; v < kTogether; ++v) line[i + v] = widen(lines.element[v]);
+      for (int v = 0; v < kVectorWidth; ++v) line[i + v] = widen(lines.element[v]);
     }
   }
 
-  // Copies elements that are contiguous in global memory and stay so in shared memory.
+  // Copies elements that are contiguous both in global and in shared memory.
   __device__ void copy_all(T* shared, const T* from, int elements) const {
-    constexpr int kCopies = (kLines * Cut::kDepth / kVector + kWaveSize - 1) / kWaveSize;
+    constexpr int kCopies = (kLines * Traits::kDepth / kVector + kWaveSize - 1) / kWaveSize;
     const int lane = thread_index() % kWaveSize, pieces = vectors_ ? elements / kVector : 0;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
@@ -120,12 +120,12 @@ class DeepOperand {
     for (int at = pieces * kVector + lane; at < elements; at += kWaveSize) cp_async<sizeof(T)>(shared + at, from + at, true);
   }
 
-  // Copies line by line, or step by step, kWidth elements at a time, and the ends element by element.
+  // Copies in the operand's major order, kWidth elements at a time, and the ends element by element.
   template <int kWidth>
   __device__ void copy_lines(T* shared, const T* from, int steps) const {
     const int rows = steps_together_ ? count_ : steps, length = steps_together_ ? steps : count_;
     const int64_t pitch = steps_together_ ? across_ : along_, next = steps_together_ ? 1 : across_;
-    const int shared_pitch = steps_together_ ? Cut::kPitch : count_, pieces = (length + kWidth - 1) / kWidth;
+    const int shared_pitch = steps_together_ ? Traits::kPitch : count_, pieces = (length + kWidth - 1) / kWidth;
 #pragma unroll 1
     for (int piece = thread_index() % kWaveSize; piece < rows * pieces; piece += kWaveSize) {
       const int row = piece / pieces, at = (piece - row * pieces) * kWidth;
@@ -146,82 +146,84 @@ class DeepOperand {
 };
 
 // Adds the sums of all warps to those of the first warp.
-template <class Cut>
-__device__ inline void add_waves(const TileStage<Cut>& stage) {
+template <class Traits>
+__device__ inline void add_waves(const TileStage<Traits>& stage) {
 #pragma unroll
-  for (int n = 0; n < TileStage<Cut>::kElements; ++n) {
+  for (int n = 0; n < TileStage<Traits>::kElements; ++n) {
     const int at = stage.index(n);
-    if (at >= Cut::kTileSums) break;
-    typename Cut::Sum sum = stage.element(n);
+    if (at >= Traits::kTileSums) break;
+    typename Traits::Sum sum = stage.element(n);
 #pragma unroll
-    for (int wave = 1; wave < Cut::kWaves; ++wave) sum = sum + stage.sums[wave * Cut::kTileSums + at];
+    for (int wave = 1; wave < Traits::kWaves; ++wave) sum = sum + stage.sums[wave * Traits::kTileSums + at];
     stage.element(n) = sum;
   }
 }
 
 // Computes one tile. The warps take turns along K; each has the copies of its next kStages - 1 turns in flight before it waits for the
 // first.
-template <class Cut, class T>
-__device__ inline void multiply_deep(const TilePlace<T>& place, T* shared) {
-  using Sum = typename Cut::Sum;
-  const int thread = thread_index(), wave = thread / kWaveSize, lane = thread % kWaveSize, member = lane % Cut::kGroup;
+template <class Traits, class T>
+__device__ inline void multiply_deep(const ResolvedTile<T>& place, T* shared) {
+  using Sum = typename Traits::Sum;
+  const int thread = thread_index(), wave = thread / kWaveSize, lane = thread % kWaveSize, member = lane % Traits::kGroup;
   const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
-  const DeepOperand<Cut, T, Cut::kRows, Cut::kThreadRows> rows(a, place.rows, a.row_stride, a.col_stride, member / Cut::kAcross);
-  const DeepOperand<Cut, T, Cut::kCols, Cut::kThreadCols> cols(b, place.cols, b.col_stride, b.row_stride, member % Cut::kAcross);
+  const DeepOperand<Traits, T, Traits::kRows, Traits::kThreadRows> rows(a, place.rows, a.row_stride, a.col_stride,
+                                                                        member / Traits::kThreadsAcross);
+  const DeepOperand<Traits, T, Traits::kCols, Traits::kThreadCols> cols(b, place.cols, b.col_stride, b.row_stride,
+                                                                        member % Traits::kThreadsAcross);
   const int depth = place.depth;
-  constexpr int kTurn = Cut::kWaves * Cut::kDepth;  // steps of K that all warps take in one turn
-  T* const stages = shared + wave * Cut::kWaveElements;
-  int uncopied = wave * Cut::kDepth;
+  constexpr int kDepthPerTurn = Traits::kWaves * Traits::kDepth;  // K elements that all warps take in one turn
+  T* const stages = shared + wave * Traits::kWaveElements;
+  int uncopied = wave * Traits::kDepth;
   const auto start_step = [&](T* stage) {
-    const int left = depth - uncopied, steps = left < Cut::kDepth ? left : Cut::kDepth;
+    const int left = depth - uncopied, steps = left < Traits::kDepth ? left : Traits::kDepth;
     if (steps > 0) {
       rows.start(stage, uncopied, steps);
-      cols.start(stage + Cut::kStageA, uncopied, steps);
+      cols.start(stage + Traits::kStageA, uncopied, steps);
     }
-    uncopied += kTurn;
+    uncopied += kDepthPerTurn;
     cp_async_commit_group();
   };
   await_previous_kernel();
 #pragma unroll 1
-  for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(stages + slot * Cut::kStageElements);
+  for (int slot = 0; slot < Traits::kStages - 1; ++slot) start_step(stages + slot * Traits::kStageElements);
 
-  Sum sum[Cut::kSums] = {};
+  Sum sum[Traits::kSums] = {};
   int slot = 0;
 #pragma unroll 1
-  for (int begin = wave * Cut::kDepth; begin < depth; begin += kTurn) {
-    cp_async_wait_group<Cut::kStages - 2>();
+  for (int begin = wave * Traits::kDepth; begin < depth; begin += kDepthPerTurn) {
+    cp_async_wait_group<Traits::kStages - 2>();
     wave_barrier();  // this step's data are visible, and no lane reads the previous stage any more
-    start_step(stages + (slot == 0 ? Cut::kStages - 1 : slot - 1) * Cut::kStageElements);
-    const T* const stage = stages + slot * Cut::kStageElements;
-    const int left = depth - begin, steps = left < Cut::kDepth ? left : Cut::kDepth;
+    start_step(stages + (slot == 0 ? Traits::kStages - 1 : slot - 1) * Traits::kStageElements);
+    const T* const stage = stages + slot * Traits::kStageElements;
+    const int left = depth - begin, steps = left < Traits::kDepth ? left : Traits::kDepth;
 #pragma unroll 1
-    for (int k = lane / Cut::kGroup; k < steps; k += Cut::kGroups) {
-      Sum x[Cut::kThreadRows], y[Cut::kThreadCols];
+    for (int k = lane / Traits::kGroup; k < steps; k += Traits::kGroups) {
+      Sum x[Traits::kThreadRows], y[Traits::kThreadCols];
       rows.read(stage, k, x);
-      cols.read(stage + Cut::kStageA, k, y);
+      cols.read(stage + Traits::kStageA, k, y);
 #pragma unroll
-      for (int i = 0; i < Cut::kThreadRows; ++i) {
+      for (int i = 0; i < Traits::kThreadRows; ++i) {
 #pragma unroll
-        for (int j = 0; j < Cut::kThreadCols; ++j) {
-          sum[i * Cut::kThreadCols + j] = multiply_add(x[i], y[j], sum[i * Cut::kThreadCols + j]);
+        for (int j = 0; j < Traits::kThreadCols; ++j) {
+          sum[i * Traits::kThreadCols + j] = multiply_add(x[i], y[j], sum[i * Traits::kThreadCols + j]);
         }
       }
     }
-    slot = slot == Cut::kStages - 1 ? 0 : slot + 1;
+    slot = slot == Traits::kStages - 1 ? 0 : slot + 1;
   }
 
-  constexpr int kLeft = Cut::kSums > Cut::kGroups ? Cut::kSums / Cut::kGroups : 1;
-  const int first = add_lanes<Cut::kGroup, Cut::kSums>(sum);
+  constexpr int kLeft = Traits::kSums > Traits::kGroups ? Traits::kSums / Traits::kGroups : 1;
+  const int first = add_lanes<Traits::kGroup, Traits::kSums>(sum);
   block_barrier();  // all warps have read their last operands
-  const TileStage<Cut> tile{reinterpret_cast<Sum*>(shared)};
-  // The sum that this lane has left is another lane's too.
-  const bool twin = Cut::kSums < Cut::kGroups && lane >= Cut::kSums * Cut::kGroup;
-  if (!twin) {
-    Sum* const mine = tile.sums + wave * Cut::kTileSums;
+  const TileStage<Traits> tile{reinterpret_cast<Sum*>(shared)};
+  // This lane holds a duplicate of another lane's sum.
+  const bool is_duplicate = Traits::kSums < Traits::kGroups && lane >= Traits::kSums * Traits::kGroup;
+  if (!is_duplicate) {
+    Sum* const mine = tile.sums + wave * Traits::kTileSums;
 #pragma unroll
     for (int n = 0; n < kLeft; ++n) {
       const int at = first + n;
-      mine[rows.line(at / Cut::kThreadCols) * Cut::kCols + cols.line(at % Cut::kThreadCols)] = sum[n];
+      mine[rows.line(at / Traits::kThreadCols) * Traits::kCols + cols.line(at % Traits::kThreadCols)] = sum[n];
     }
   }
   block_barrier();

@@ -1,11 +1,11 @@
-// Sums that are spread over several lanes as partial sums: how they are added up, and how they reach C through shared memory.
+// Partial sums that are distributed over several lanes: their reduction, and their way to C through shared memory.
 #pragma once
 #include "gpu/tile/finish.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
 
-// Adds up the partial sums of the lanes whose numbers differ in the bits from kDistance on, always in the same order. For each bit a lane
+// Reduces the partial sums of the lanes whose indices differ in the bits from kDistance on, always in the same order. For each bit a lane
 // keeps one half of its kCount sums and exchanges the other half for its partner's, until one sum is left. Returns which of the lane's sums
 // is now its first.
 template <int kDistance, int kCount, class Sum, int kAll>
@@ -16,9 +16,9 @@ __device__ inline int add_lanes(Sum (&sum)[kAll]) {
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) {
       const Sum low = sum[i], high = sum[kCount > 1 ? i + kHalf : i];
-      Sum traded = upper ? low : high;
-      shfl_xor<kDistance>(traded);
-      sum[i] = (upper ? high : low) + traded;
+      Sum sent = upper ? low : high;
+      shfl_xor<kDistance>(sent);
+      sum[i] = (upper ? high : low) + sent;
     }
     return (upper ? kHalf : 0) + add_lanes<2 * kDistance, kHalf>(sum);
   }
@@ -26,27 +26,27 @@ __device__ inline int add_lanes(Sum (&sum)[kAll]) {
 }
 
 // A tile's sums in shared memory, row by row; adjacent threads have adjacent elements.
-template <class Cut>
+template <class Traits>
 struct TileStage {
-  using Sum = typename Cut::Sum;
-  static constexpr int kTileSums = Cut::kRows * Cut::kCols, kElements = (kTileSums + Cut::kThreads - 1) / Cut::kThreads;
+  using Sum = typename Traits::Sum;
+  static constexpr int kTileSums = Traits::kRows * Traits::kCols, kElements = (kTileSums + Traits::kThreads - 1) / Traits::kThreads;
   Sum* sums;
 
-  __device__ static int index(int n) { return n * Cut::kThreads + thread_index(); }
+  __device__ static int index(int n) { return n * Traits::kThreads + thread_index(); }
   __device__ Sum& element(int n) const { return sums[index(n)]; }
   __device__ Location locate(Extent tile, int, int n) const {
-    const int row = index(n) / Cut::kCols, col = index(n) % Cut::kCols;
+    const int row = index(n) / Traits::kCols, col = index(n) % Traits::kCols;
     return {row, col, row < tile.rows && col < tile.cols};
   }
 
   template <class T>
-  __device__ void store(const TilePlace<T>& place) const {
+  __device__ void store(const ResolvedTile<T>& place) const {
     with_result<T>(place.result_type(), [&](auto out) __attribute__((always_inline)) { store_as<decltype(out)>(place); });
   }
 
  private:
   template <class Out, class T>
-  __device__ void store_as(const TilePlace<T>& place) const {
+  __device__ void store_as(const ResolvedTile<T>& place) const {
     if (place.fused && index(0) < kTileSums) apply_epilogue<Out>(*this, place, 0);
     write_elements<Out>(*this, place, 0);
   }

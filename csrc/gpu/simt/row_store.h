@@ -1,6 +1,5 @@
-// How a row tile is stored to C. A warp's sums go through shared memory, where its lanes exchange them so that stores coalesce. Where C's
-// columns are contiguous and each thread has all sums of its rows, stores coalesce without that. `Cut` is the tile's division, from
-// row_tile.h.
+// How a row tile is stored to C. A warp's lanes exchange their sums through shared memory so that stores coalesce. If C is column-major and
+// each thread has all sums of its rows, stores coalesce without the exchange. `Traits` are the tile traits of row_tile.h.
 #pragma once
 #include "gpu/tile/finish.h"
 #include "gpu/tile/swizzle.h"
@@ -8,17 +7,17 @@
 
 namespace vbgemm {
 
-// What is known about C before a tile begins. vectors: its rows follow each other without gaps in whole vectors, and it has the operands'
-// type. columns: its columns are contiguous. Both imply that there is no epilogue. general: nothing is known. Each case has code of its
-// own, because skipped code still costs its instruction fetch (docs/design/latency.md, L12).
+// Store variants, chosen before a tile begins. vectors: C is dense, row-major and in whole vectors, and has the operands' type. columns: C
+// is column-major. Both have no epilogue. general: anything else. Each case has code of its own, because skipped code still costs its
+// instruction fetch (docs/design/latency.md, L12).
 enum class Stored { vectors, columns, general };
 
-// A warp's own part of shared memory: as many rows of sums as a warp has lanes, one after the other without gaps, as in most C. kWhole: the
-// rows are known to be whole vectors, in C's element type as well.
-template <class Cut, bool kWhole>
+// A warp's own part of shared memory: one dense row of sums per lane, as in most C. kWhole: the rows are whole vectors, in C's element type
+// as well.
+template <class Traits, bool kWhole>
 struct RowStage {
-  using Sum = typename Cut::Sum;
-  static constexpr int kElements = Cut::kCols, kVector = Cut::kColVector;  // of one lane
+  using Sum = typename Traits::Sum;
+  static constexpr int kElements = Traits::kCols, kVector = Traits::kColVector;  // of one lane
   Sum* first;
   int lane, cols;  // the tile's columns
 
@@ -26,11 +25,11 @@ struct RowStage {
   __device__ int place(unsigned at) const { return swizzled() ? swizzled_vector(at / kVector) * kVector + at % kVector : at; }
 
   // Writes the lane's row.
-  __device__ void put(const Sum (&sum)[Cut::kCols]) const {
+  __device__ void put(const Sum (&sum)[Traits::kCols]) const {
     if (swizzled()) {
       const int mine = lane * (static_cast<unsigned>(cols) / kVector);
 #pragma unroll
-      for (int j = 0; j < Cut::kCols; j += kVector) {
+      for (int j = 0; j < Traits::kCols; j += kVector) {
         if (j >= cols) continue;  // a break would keep clang from unrolling the loop
         Vector<Sum, kVector> vector;
 #pragma unroll
@@ -41,12 +40,13 @@ struct RowStage {
     }
     Sum* const mine = first + lane * cols;
 #pragma unroll
-    for (int j = 0; j < Cut::kCols; ++j) {
+    for (int j = 0; j < Traits::kCols; ++j) {
       if (j < cols) mine[j] = sum[j];
     }
   }
 
-  // Reads from the lane's row the vector that begins at column `col`, a multiple of the vector. Elements after the row's end are arbitrary.
+  // Reads the vector at column `col` of the lane's row; `col` is a multiple of the vector width. Elements after the row's end are
+  // arbitrary.
   __device__ Vector<Sum, kVector> neighbours(int col) const {
     const int at = lane * cols + col;
     if (swizzled()) return *reinterpret_cast<const Vector<Sum, kVector>*>(first + place(at));
@@ -58,7 +58,7 @@ struct RowStage {
     return vector;
   }
 
-  // Stores `elements` elements of whole rows to a C without gaps, in vectors.
+  // Stores `elements` elements of whole rows to a dense C, in vectors.
   template <class Out>
   __device__ void write_gapless(Out* to, int elements) const {
     constexpr int kOutVector = kVectorBytes / static_cast<int>(sizeof(Out));
@@ -93,12 +93,12 @@ struct RowStage {
   }
 };
 
-// A row stage with the place of each element in the tile, for epilogues and for a C with gaps.
-template <class Cut>
-struct LocatedRowStage : RowStage<Cut, false> {
-  using Stage = RowStage<Cut, false>;
-  using Sum = typename Cut::Sum;
-  int row, inverse;  // row: the warp's first row of the tile; inverse: of the number of columns, in fixed point
+// A row stage that knows each element's position in the tile, for epilogues and for a C with gaps.
+template <class Traits>
+struct LocatedRowStage : RowStage<Traits, false> {
+  using Stage = RowStage<Traits, false>;
+  using Sum = typename Traits::Sum;
+  int row, inverse;  // row: the warp's first row of the tile; inverse: 1 / columns in fixed point
 
   __device__ LocatedRowStage(const Stage& stage, int first_row)
       : Stage(stage), row(first_row), inverse((1 << kInverseBits) / stage.cols + 1) {}
@@ -111,31 +111,31 @@ struct LocatedRowStage : RowStage<Cut, false> {
   }
 
  private:
-  // The division is exact for every element: the inverse is too large by less than 2^-18, and the result therefore off by less than 1 /
+  // This division is exact for every element: the inverse is too large by less than 2^-18, so the quotient is too large by less than 1 /
   // cols.
   static constexpr int kInverseBits = 18;
-  static_assert(kWaveSize * Cut::kCols * Cut::kCols <= 1 << kInverseBits);
+  static_assert(kWaveSize * Traits::kCols * Traits::kCols <= 1 << kInverseBits);
 };
 
-template <class Cut, class T>
-__device__ inline bool stores_vectors(const TilePlace<T>& place) {
+template <class Traits, class T>
+__device__ inline bool stores_vectors(const ResolvedTile<T>& place) {
   const MatrixView& c = place.matrix[kC];
   return c.access == Access::vectors && c.row_stride == place.cols && !place.fused && !place.stores_sums();
 }
 template <class T>
-__device__ inline bool stores_columns(const TilePlace<T>& place) {
+__device__ inline bool stores_columns(const ResolvedTile<T>& place) {
   return place.matrix[kC].access == Access::columns && !place.fused;
 }
 
-// Stores a warp's rows. Products: how the warp holds their sums (row_tile.h).
-template <class Cut, class T, Stored kStored, class Products>
+// Stores a warp's rows. Products: the type that holds the warp's sums (row_tile.h).
+template <class Traits, class T, Stored kStored, class Products>
 class RowStore {
  public:
-  using Sum = typename Cut::Sum;
+  using Sum = typename Traits::Sum;
   static constexpr bool kWhole = kStored == Stored::vectors;
 
   // `place` is in shared memory. `staged` is the warp's own part of shared memory, of kStagedSums sums.
-  __device__ RowStore(const TilePlace<T>& place, int lane, Sum* staged)
+  __device__ RowStore(const ResolvedTile<T>& place, int lane, Sum* staged)
       : place_(place), stage_{staged, lane, place.cols}, rows_(place.rows) {
     const MatrixView& c = place.matrix[kC];
     const bool aligned = reinterpret_cast<uintptr_t>(c.first) % kVectorBytes == 0;
@@ -166,7 +166,7 @@ class RowStore {
   template <class Out>
   __device__ void store_rows(int row, const Products& products) const {
 #pragma unroll
-    for (int i = 0; i < Cut::kThreadRows; ++i, row += kWaveSize) {
+    for (int i = 0; i < Traits::kThreadRows; ++i, row += kWaveSize) {
       if (row >= rows_) break;
       products.put(i, stage_);
       wave_barrier();
@@ -174,7 +174,7 @@ class RowStore {
         const int left = rows_ - row, rows = left < kWaveSize ? left : kWaveSize;
         stage_.write_gapless(static_cast<Out*>(place_.matrix[kC].first) + static_cast<int64_t>(row) * stage_.cols, rows * stage_.cols);
       } else if constexpr (!kWhole) {
-        const LocatedRowStage<Cut> stage(stage_, row);
+        const LocatedRowStage<Traits> stage(stage_, row);
         if (place_.fused) apply_epilogue<Out>(stage, place_, 0);
         write_elements<Out>(stage, place_, 0);
       }
@@ -182,28 +182,28 @@ class RowStore {
     }
   }
 
-  // For a C whose columns are contiguous: each lane stores its own rows from registers.
+  // For a column-major C: each lane stores its own rows from registers.
   template <class Out>
   __device__ void store_own_columns(int row, const Products& products) const {
     const MatrixView c = place_.matrix[kC];
 #pragma unroll
-    for (int i = 0; i < Cut::kThreadRows; ++i) {
+    for (int i = 0; i < Traits::kThreadRows; ++i) {
       const int mine = row + i * kWaveSize + stage_.lane;
       Out* to = c.at<Out>(mine, 0);
 #pragma unroll
-      for (int j = 0; j < Cut::kCols; ++j, to += c.col_stride) {
+      for (int j = 0; j < Traits::kCols; ++j, to += c.col_stride) {
         if (j < stage_.cols) store(products.sum[i][j], to, mine < rows_);
       }
     }
   }
 
-  // As store_own_columns, but each lane stores a row from shared memory, which a loop can index at run time, as it cannot index registers.
+  // Like store_own_columns, but each lane stores a row from shared memory, which, unlike registers, a loop can index at run time.
   template <class Out>
   __device__ void store_columns(int row, const Products& products) const {
-    constexpr int kVector = Cut::kColVector;
+    constexpr int kVector = Traits::kColVector;
     const MatrixView c = place_.matrix[kC];
 #pragma unroll
-    for (int i = 0; i < Cut::kThreadRows; ++i, row += kWaveSize) {
+    for (int i = 0; i < Traits::kThreadRows; ++i, row += kWaveSize) {
       const int mine = row + stage_.lane;
       Out* to = c.at<Out>(mine, 0);
       products.put(i, stage_);
@@ -225,8 +225,8 @@ class RowStore {
     store_bytes_if<sizeof(Out)>(exists, to, &result);
   }
 
-  const TilePlace<T>& place_;
-  RowStage<Cut, kWhole> stage_;
+  const ResolvedTile<T>& place_;
+  RowStage<Traits, kWhole> stage_;
   int rows_;
   bool gapless_;
 };

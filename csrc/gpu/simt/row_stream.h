@@ -1,47 +1,46 @@
-// A warp's rows of A on their way through shared memory: asynchronous copies that keep A's memory layout and run several passes ahead of
-// the multiply-adds. This works where A's rows are contiguous and without gaps, whatever their length, or where A's columns are contiguous.
-// (On an H100, a warp that loads its rows into registers reads at 2.2 TB/s, because too little is in flight while it multiplies and writes;
-// with these copies it reads at 2.75 TB/s.)
+// Streams a warp's rows of A through shared memory: asynchronous copies that keep A's memory layout and run several passes ahead of the
+// multiply-adds. A must be row-major without gaps between rows, or column-major. (On an H100, a warp that loads its rows into registers
+// reads at 2.2 TB/s, because too few loads are in flight while it multiplies and writes; with these copies it reads at 2.75 TB/s.)
 #pragma once
 #include "gpu/tile/swizzle.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
 
-// `Cut` is the tile's division, from row_tile.h. kWhole: A's rows are known to follow each other without gaps, in whole 16-byte vectors.
-template <class Cut, class T, bool kWhole>
+// `Traits` are the tile traits of row_tile.h. kWhole: A is known to be dense, with rows of whole 16-byte vectors.
+template <class Traits, class T, bool kWhole>
 class RowStream {
  public:
   static constexpr bool kStreams = true;
-  static constexpr int kVector = Cut::kVector;
+  static constexpr int kVector = Traits::kVector;
 
   // `place` is in shared memory and is read again where it is needed, which is cheaper than holding it in registers. `ring` is the warp's
-  // own part of shared memory, of kRingElements elements.
-  __device__ RowStream(const TilePlace<T>& place, T* ring) : place_(place), ring_(ring), depth_(place.depth) {
+  // own shared memory, kRingElements elements.
+  __device__ RowStream(const ResolvedTile<T>& place, T* ring) : place_(place), ring_(ring), depth_(place.depth) {
     const MatrixView& a = place.matrix[kA];
     const bool aligned = reinterpret_cast<uintptr_t>(a.first) % kVectorBytes == 0;
     const bool gapless = a.row_stride == depth_ && a.col_stride == 1;
     columns_ = !kWhole && !gapless && a.access == Access::columns;
     whole_ = kWhole || (aligned && (columns_ ? a.col_stride : depth_) % kVector == 0);
-    stage_elements_ = Cut::kWaveRows * depth_;
+    stage_elements_ = Traits::kWaveRows * depth_;
     passes_ = 0;
     if (!kWhole && (stage_elements_ == 0 || !(columns_ || (gapless && aligned)))) return;
 #pragma unroll
     for (int passes = 1; passes <= kMaxPasses; ++passes) {
-      passes_ += passes * stage_elements_ <= Cut::kRingElements && (passes == 1 || (passes - 1) * Cut::kPassRows < place.rows);
+      passes_ += passes * stage_elements_ <= Traits::kRingElements && (passes == 1 || (passes - 1) * Traits::kPassRows < place.rows);
     }
   }
 
   __device__ bool in_columns() const { return columns_; }
 
-  // How many passes may be in flight; at most as many as the tile has. It is 0 where A has no suitable layout, or shared memory is too
-  // small for one pass.
+  // The maximum number of passes in flight, at most the tile's number of passes. It is 0 if A has no suitable layout, or if shared memory
+  // is too small for one pass.
   __device__ int passes() const { return passes_; }
 
-  // Starts the copies of the pass whose first row is `row`; rows beyond the tile's last row are not copied. At most passes() calls may be
+  // Starts the copies of the pass whose first row is `row`; rows after the tile's last row are not copied. At most passes() calls may be
   // ahead of read().
   __device__ void start(int lane, int row) {
-    const int left = place_.rows - row, rows = left < Cut::kWaveRows ? left : Cut::kWaveRows;
+    const int left = place_.rows - row, rows = left < Traits::kWaveRows ? left : Traits::kWaveRows;
     const T* const first = static_cast<const T*>(place_.matrix[kA].first);
     T* const stage = ring_ + newest_ * stage_elements_;
     if (rows > 0 && columns_) {
@@ -59,12 +58,12 @@ class RowStream {
     wave_barrier();
   }
 
-  // Reads, from a row of the oldest pass, the vector that begins at step `k`. Only its first `count` steps exist; the others are left
-  // unchanged.
+  // Reads the vector at K element `k` from a row of the oldest pass. Only its first `count` elements exist; the others are left unchanged.
   __device__ void read(unsigned row, int k, int count, Vector<T, kVector>& x) const {
     const T* const stage = ring_ + newest_ * stage_elements_;  // the stage that will be overwritten next
     if (columns_) {
-      read_elements<Cut::kWaveRows>(stage + k * Cut::kWaveRows + (kEights ? in_column(k, row / 8) * 8 + row % 8 : row), count, x);
+      read_elements<Traits::kWaveRows>(stage + k * Traits::kWaveRows + (kStoresEightRows ? in_column(k, row / 8) * 8 + row % 8 : row),
+                                       count, x);
     } else if (whole_) {
       const unsigned vector = (row * depth_ + k) / kVector;
       if (count > 0) x = *reinterpret_cast<const Vector<T, kVector>*>(stage + swizzled_vector(vector) * kVector);
@@ -73,18 +72,18 @@ class RowStream {
     }
   }
 
-  // Where eight adjacent 16-bit rows of one step of K are stored, if the oldest pass consists of columns.
+  // The address of eight adjacent 16-bit rows of one K element, if the oldest pass is column-major.
   __device__ const T* eight_rows(int eight, int k) const {
-    return ring_ + newest_ * stage_elements_ + k * Cut::kWaveRows + in_column(k, eight) * 8;
+    return ring_ + newest_ * stage_elements_ + k * Traits::kWaveRows + in_column(k, eight) * 8;
   }
 
  private:
   static constexpr int kMaxPasses = 6;
 
-  // For 16-bit elements one ldmatrix gives the tensor cores eight rows of eight steps: the steps at the same place in each vector of a line
-  // (tensor_row_tile.h). The permutation puts these steps into different banks. Adjacent steps are in different banks without it.
-  static constexpr bool kEights = Cut::kTensor && sizeof(T) == 2;
-  __device__ static int in_column(int k, int eight) { return kEights ? eight ^ (k >> 3 & 3) : eight; }
+  // For 16-bit elements one ldmatrix loads eight rows of eight K elements, which have the same position in each vector of a line
+  // (tensor_row_tile.h). The permutation puts these elements into different banks; adjacent elements are in different banks without it.
+  static constexpr bool kStoresEightRows = Traits::kTensor && sizeof(T) == 2;
+  __device__ static int in_column(int k, int eight) { return kStoresEightRows ? eight ^ (k >> 3 & 3) : eight; }
 
   // A chain of tests, because a jump through a table would load its target from memory and then fetch instructions there.
   template <int kFirst>
@@ -124,11 +123,11 @@ class RowStream {
     }
   }
 
-  // Copies column after column, each as long as a pass.
+  // Copies one column after another, each as long as a pass.
   __device__ void copy_columns(int lane, const T* from, int rows, T* stage) const {
     const int64_t stride = place_.matrix[kA].col_stride;
-    if (whole_ && rows == Cut::kWaveRows) {
-      constexpr int kVectors = Cut::kWaveRows / kVector;
+    if (whole_ && rows == Traits::kWaveRows) {
+      constexpr int kVectors = Traits::kWaveRows / kVector;
 #pragma unroll 2
       for (int i = lane; i < depth_ * kVectors; i += kWaveSize) {
         const int k = i / kVectors, vector = i % kVectors;
@@ -137,46 +136,47 @@ class RowStream {
       return;
     }
 #pragma unroll 1
-    for (int i = lane; i < depth_ * Cut::kWaveRows; i += kWaveSize) {
-      const int k = i / Cut::kWaveRows, row = i % Cut::kWaveRows;
-      const int at = kEights ? k * Cut::kWaveRows + in_column(k, row / 8) * 8 + row % 8 : i;
+    for (int i = lane; i < depth_ * Traits::kWaveRows; i += kWaveSize) {
+      const int k = i / Traits::kWaveRows, row = i % Traits::kWaveRows;
+      const int at = kStoresEightRows ? k * Traits::kWaveRows + in_column(k, row / 8) * 8 + row % 8 : i;
       if (row < rows) cp_async<sizeof(T)>(stage + at, from + k * stride + row, true);
     }
   }
 
-  const TilePlace<T>& place_;
+  const ResolvedTile<T>& place_;
   T* ring_;
   int depth_, stage_elements_, passes_, newest_ = 0;
   bool columns_, whole_;  // whole_: in whole 16-byte vectors
 };
 
-// As RowStream, for a K that shared memory cannot hold and a column-major A: the copies of one pass, kSteps steps of K at a time. (A thread
-// that loads its elements into registers has too few in flight where a problem has fewer thread blocks than the GPU could run at once.)
-template <class Cut, class T>
+// Like RowStream, for a column-major A whose K does not fit shared memory: the copies of one pass, kSteps K elements at a time. (A thread
+// that loads its elements into registers has too few loads in flight if a problem has fewer thread blocks than the GPU could run at once.)
+template <class Traits, class T>
 class ColumnStream {
  public:
-  static constexpr int kVector = Cut::kVector, kSteps = 2 * kVector, kStageElements = kSteps * Cut::kWaveRows;
-  static constexpr int kStages = Cut::kRingElements / kStageElements;
-  static_assert(kStages >= 3 && Cut::kDepth % kSteps == 0);
+  static constexpr int kVector = Traits::kVector, kSteps = 2 * kVector, kStageElements = kSteps * Traits::kWaveRows;
+  static constexpr int kStages = Traits::kRingElements / kStageElements;
+  static_assert(kStages >= 3 && Traits::kDepth % kSteps == 0);
 
   // `row`: the first row of the warp's pass. Copies of an earlier pass must have been read by all lanes.
-  __device__ ColumnStream(const TilePlace<T>& place, T* ring, int row) : place_(place), ring_(ring), row_(row) {
+  __device__ ColumnStream(const ResolvedTile<T>& place, T* ring, int row) : place_(place), ring_(ring), row_(row) {
     const MatrixView& a = place.matrix[kA];
     const int left = place.rows - row;
-    rows_ = left < 0 ? 0 : left < Cut::kWaveRows ? left : Cut::kWaveRows;
-    whole_ = rows_ == Cut::kWaveRows && reinterpret_cast<uintptr_t>(a.first) % kVectorBytes == 0 && a.col_stride % kVector == 0;
+    rows_ = left < 0 ? 0 : left < Traits::kWaveRows ? left : Traits::kWaveRows;
+    whole_ = rows_ == Traits::kWaveRows && reinterpret_cast<uintptr_t>(a.first) % kVectorBytes == 0 && a.col_stride % kVector == 0;
   }
 
   __device__ bool has_rows() const { return rows_ > 0; }
 
-  // Starts the copies of the steps from `k` on; steps beyond K are not copied. kStages - 1 calls have to be ahead of await().
+  // Starts the copies of the K elements from `k` on; elements after the end of K are not copied. kStages - 1 calls must be ahead of
+  // await().
   __device__ void start(int lane, int k) {
     const int64_t stride = place_.matrix[kA].col_stride;
     const T* const from = static_cast<const T*>(place_.matrix[kA].first) + row_ + k * stride;
     T* const stage = ring_ + newest_ * kStageElements;
     const int left = place_.depth - k, steps = left < kSteps ? left : kSteps;
     if (whole_) {
-      constexpr int kVectors = Cut::kWaveRows / kVector;
+      constexpr int kVectors = Traits::kWaveRows / kVector;
 #pragma unroll
       for (int turn = 0; turn < kSteps * kVectors / kWaveSize; ++turn) {
         const int i = turn * kWaveSize + lane, step = i / kVectors;
@@ -184,8 +184,8 @@ class ColumnStream {
       }
     } else {
 #pragma unroll 1
-      for (int i = lane; i < steps * Cut::kWaveRows; i += kWaveSize) {
-        const int step = i / Cut::kWaveRows, row = i % Cut::kWaveRows;
+      for (int i = lane; i < steps * Traits::kWaveRows; i += kWaveSize) {
+        const int step = i / Traits::kWaveRows, row = i % Traits::kWaveRows;
         if (row < rows_) cp_async<sizeof(T)>(stage + i, from + step * stride + row, true);
       }
     }
@@ -193,17 +193,17 @@ class ColumnStream {
     newest_ = newest_ == kStages - 1 ? 0 : newest_ + 1;
   }
 
-  // Waits for the oldest steps in flight. After it the next start() may overwrite those that were read before.
+  // Waits for the oldest copies in flight. After that, the next start() may overwrite the elements that were read before.
   __device__ void await() const {
     cp_async_wait_group<kStages - 2>();
     wave_barrier();
   }
 
-  // The oldest steps after await(): the rows of the first step, then those of the second. To be called before the next start().
+  // The oldest K elements after await(): the rows of the first element, then of the second. Must be called before the next start().
   __device__ const T* oldest() const { return ring_ + (newest_ == kStages - 1 ? 0 : newest_ + 1) * kStageElements; }
 
  private:
-  const TilePlace<T>& place_;
+  const ResolvedTile<T>& place_;
   T* ring_;
   int row_, rows_, newest_ = 0;
   bool whole_;  // in whole 16-byte vectors

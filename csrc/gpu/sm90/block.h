@@ -1,26 +1,26 @@
-// The one kernel body of large products on sm_90a. A CTA has three warpgroups, and a multiprocessor one CTA. The first warpgroup is the
-// producer: one of its warps finds tiles, one issues TMA copies into a ring of stages, and two copy by threads what TMA cannot. The other
-// two warpgroups are the consumers: each multiplies 64 rows of the tile and stores them. All hand-over goes through mbarriers in shared
+// The one kernel body of large products on sm_90a. Each multiprocessor runs one CTA of three warpgroups. The first warpgroup is the
+// producer: one of its warps finds tiles, one issues TMA copies into a ring of stages, and two copy the operands that TMA cannot copy. The
+// other two warpgroups are the consumers: each multiplies 64 rows of the tile and stores them. All synchronization uses mbarriers in shared
 // memory, and neither consumer waits for the other: while one stores its half of a tile, the other still multiplies, and copies of the next
 // tile are in flight.
 //
 // A kernel is put together from types:
 //   Source    which tiles a CTA computes, where TMA finds their operands, and what the CTAs of a cluster share: the tiles of a plan
-//             (source_plan.h), or those of groups of rows or of groups of a contraction (source_groups.h); with its Cut, the tile's shape,
-//             the number of stages, and the cluster's size (pipeline.h)
+//             (source_plan.h), or those of groups of rows or of groups of a contraction (source_groups.h); with its Traits, the tile's
+//             shape, the number of stages, and the cluster's size (pipeline.h)
 //   Copier    the producer of operands that TMA cannot copy (copy_threads.h, copy_gather.h), or NoCopier; where TMA copies all operands,
 //             its warps may store what consumers hand over (store_contraction.h)
 //   Epilogue  how a consumer warp stores its 16 rows of a tile, or hands them over (store_plan.h, store_groups.h, store_contraction.h)
 //
 // What the body asks of a Source:
 //   kFindsEarly     the first tile is found before the previous kernel of the stream has ended
-//   kEqualDepths    the tiles of a cluster have the same depth; otherwise a CTA also passes the stages that the other one's tile has more
-//   kPartialStages  products end at a tile's last step of K, behind which a stage may hold anything: clear_lines() has cleared its chunk
-//   scales(tile, warp, lane)  the StageScales of a consumer thread, of 8-bit operands; scale_columns(tile, lane, sums) multiplies by those
+//   kEqualDepths    the tiles of a cluster have the same depth; otherwise a CTA also skips the extra stages of its peer's tile
+//   kPartialStages  the MMAs end with the tile's last K element: clear_lines() zeroes the rest of that chunk, later chunks are not read
+//   scales(tile, warp, lane)  8-bit operands: a consumer thread's StageScales; scale_columns(tile, lane, sums) applies the scales
 //                   of single columns
 //   computes(tile, half)      whether a consumer warpgroup has any of the tile's results
 //   boxes(tile)     the boxes of the operands that TMA copies, by value, so that the tile need not be kept for it
-//   with_layout(tile, multiply)  calls multiply(mn_major_a, mn_major_b): whether A and B are MN-major, as compile-time constants
+//   with_layout(tile, multiply)  calls multiply(mn_major_a, mn_major_b) with two compile-time constants: whether A and B are MN-major
 #pragma once
 #include <type_traits>
 
@@ -30,7 +30,7 @@
 
 namespace vbgemm {
 
-// For measurements: a build without copies or stores shows how fast the remaining parts are alone.
+// For profiling: a build without copies or stores times the remaining parts.
 #ifndef VBGEMM_PIPELINE_COPIES
 #define VBGEMM_PIPELINE_COPIES 1
 #endif
@@ -38,31 +38,31 @@ namespace vbgemm {
 #define VBGEMM_PIPELINE_STORES 1
 #endif
 
-// Where TMA copies all operands.
+// For kernels whose operands are all copied by TMA.
 struct NoCopier {
   static constexpr int kWarps = 0;
-  static constexpr int kArrivals = 0;          // at each stage, besides that of TMA's producer
-  static constexpr bool kCopiesAlone = false;  // a stage is either the copier's or TMA's
+  static constexpr int kArrivals = 0;          // per stage, in addition to the TMA producer's
+  static constexpr bool kCopiesAlone = false;  // each stage is filled either by the copier or by TMA
 };
 
 template <class Source, class Copier, class Epilogue>
 class PipelinedBlock {
-  using Cut = typename Source::Cut;
+  using Traits = typename Source::Traits;
   using Tile = typename Source::Tile;
-  using Stages = PipelineState<Cut::kStages>;
+  using Stages = PipelineState<Traits::kStages>;
 
  public:
   using Parameters = typename Source::Parameters;
   using Shared = typename Source::Shared;
 
   __device__ PipelinedBlock(const Parameters& parameters, Shared& shared)
-      : parameters_(parameters), shared_(shared), rank_(Cut::kCluster > 1 ? cluster_ctarank() : 0), source_(parameters, shared, rank_) {}
+      : parameters_(parameters), shared_(shared), rank_(Traits::kCluster > 1 ? cluster_ctarank() : 0), source_(parameters, shared, rank_) {}
 
   __device__ void run() {
     const int warp = shfl(thread_index() / 32, 0), lane = thread_index() % 32;
     source_.prefetch();
     if (thread_index() == 0) init_barriers();
-    if constexpr (Cut::kCluster > 1) {
+    if constexpr (Traits::kCluster > 1) {
       cluster_sync();
     } else {
       block_barrier();
@@ -82,8 +82,8 @@ class PipelinedBlock {
       await_previous_kernel();
       multiply_tiles(warp - 4, lane);
     }
-    // A CTA must not end while the other one of its cluster still copies to it or arrives at its barriers.
-    if constexpr (Cut::kCluster > 1) {
+    // A CTA must not exit while its peer may still copy to it or arrive at its barriers.
+    if constexpr (Traits::kCluster > 1) {
       wave_barrier();
       cluster_sync();
     }
@@ -91,37 +91,37 @@ class PipelinedBlock {
 
  private:
   __device__ void init_barriers() const {
-    for (int i = 0; i < Cut::kStages; ++i) {
+    for (int i = 0; i < Traits::kStages; ++i) {
       mbarrier_init(shared_.full[i], 1 + Copier::kArrivals);
-      mbarrier_init(shared_.empty[i], Cut::kCluster * Cut::kMultiplyingWarps);
+      mbarrier_init(shared_.empty[i], Traits::kCluster * Traits::kConsumerWarps);
     }
-    for (int i = 0; i < Cut::kTiles; ++i) {
+    for (int i = 0; i < Traits::kTiles; ++i) {
       mbarrier_init(shared_.tile_full[i], 1);
-      mbarrier_init(shared_.tile_empty[i], 1 + Copier::kWarps + Cut::kMultiplyingWarps);
+      mbarrier_init(shared_.tile_empty[i], 1 + Copier::kWarps + Traits::kConsumerWarps);
     }
     source_.init_barriers();
     fence_mbarrier_init();
   }
 
-  // The producer of what TMA copies: one lane, or a warp of which one lane copies, if it has to meet the copier.
+  // The TMA producer: a single lane, or a whole warp with one copying lane if it has to synchronize with the copier.
   __device__ void copy_by_tma(int lane) const {
-    each_tile<Cut>(shared_, [&](const Tile& tile, int place, Stages& stages) {
+    each_tile<Traits>(shared_, [&](const Tile& tile, int slot, Stages& stages) {
       const TileBoxes boxes = source_.boxes(tile);
       const int cluster_depth = tile.cluster_depth();
       if constexpr (Copier::kCopiesAlone) wave_barrier();  // all lanes have read the tile
       if (lane == 0) {
-        mbarrier_arrive(shared_.tile_empty[place]);
+        mbarrier_arrive(shared_.tile_empty[slot]);
         copy_boxes(boxes, cluster_depth, stages);
       }
       if constexpr (Copier::kCopiesAlone) {
-        wave_barrier();  // a named barrier is for whole warps
-        Copier::meet_tma();
+        wave_barrier();  // bar.sync counts whole warps
+        Copier::sync_with_tma_producer();
       }
     });
   }
 
   __device__ void copy_boxes(const TileBoxes& boxes, int cluster_depth, Stages& stages) const {
-    for (int k = 0; k < cluster_depth; k += Cut::kDepth, stages.advance()) {
+    for (int k = 0; k < cluster_depth; k += Traits::kDepth, stages.advance()) {
       if (!boxes.by_tma) continue;
       mbarrier_wait(shared_.empty[stages.index], stages.parity ^ 1);
       Mbarrier& full = shared_.full[stages.index];
@@ -130,23 +130,23 @@ class PipelinedBlock {
         continue;
       }
       unsigned char* const stage = shared_.stage[stages.index];
-      mbarrier_arrive_expect_tx(full, boxes.boxes_a * boxes.bytes_a + boxes.halves * boxes.boxes_b * Cut::kBoxBytes);
-      const int deep = boxes.first + k;
-      const bool behind = deep >= boxes.split_depth;
-      const int deep_of_b = (behind ? deep - boxes.split_depth : deep) / Cut::kPerByte;
+      mbarrier_arrive_expect_tx(full, boxes.boxes_a * boxes.bytes_a + boxes.halves * boxes.boxes_b * Traits::kBoxBytes);
+      const int k_a = boxes.k_begin + k;
+      const bool in_second_k = k_a >= boxes.split_depth;
+      const int k_b = (in_second_k ? k_a - boxes.split_depth : k_a) / Traits::kValuesPerByte;
       for (int box = 0; box < boxes.boxes_a; ++box) {
-        // A of mixed products has fewer rows than a box, and boxes beside each other along K.
-        const int along = boxes.row + (Cut::kMixed ? 0 : box * Cut::kBox), at = deep + (Cut::kMixed ? box * Cut::kBox : 0);
-        copy_shared(boxes.shares_a, box, stage + box * Cut::kBoxBytesA, *boxes.a, boxes.mn_major_a ? along : at,
-                    boxes.mn_major_a ? at : along, 0, full);
+        // A of a mixed product has fewer rows than a box, and its boxes follow each other along K.
+        const int mn = boxes.row + (Traits::kMixed ? 0 : box * Traits::kBox), k_box = k_a + (Traits::kMixed ? box * Traits::kBox : 0);
+        copy_shared(boxes.shares_a, box, stage + box * Traits::kBoxBytesA, *boxes.a, boxes.mn_major_a ? mn : k_box,
+                    boxes.mn_major_a ? k_box : mn, 0, full);
       }
       for (int half = 0; half < boxes.halves; ++half) {
         for (int i = 0; i < boxes.boxes_b; ++i) {
-          const int box = half * boxes.boxes_of_half + i, col = boxes.col + i * Cut::kBox;
-          const bool beside = half > 0 || col >= boxes.split_col;
-          const int along = half == 0 && beside ? col - boxes.split_col : col;
-          copy_shared(boxes.shares_b, box, stage + Cut::kBoxesA * Cut::kBoxBytesA + box * Cut::kBoxBytes, boxes.b[beside || behind],
-                      boxes.mn_major_b ? along : deep_of_b, boxes.mn_major_b ? deep_of_b : along, boxes.matrix, full);
+          const int box = half * boxes.boxes_per_half + i, col = boxes.col + i * Traits::kBox;
+          const bool in_second_cols = half > 0 || col >= boxes.split_col;
+          const int mn = half == 0 && in_second_cols ? col - boxes.split_col : col;
+          copy_shared(boxes.shares_b, box, stage + Traits::kBoxesA * Traits::kBoxBytesA + box * Traits::kBoxBytes,
+                      boxes.b[in_second_cols || in_second_k], boxes.mn_major_b ? mn : k_b, boxes.mn_major_b ? k_b : mn, boxes.matrix, full);
         }
       }
     }
@@ -154,18 +154,18 @@ class PipelinedBlock {
 
   // If both CTAs of a cluster need the same operand, each copies every other box to both by multicast.
   __device__ void copy_shared(bool shares, int box, void* to, const CUtensorMap& map, int x, int y, int z, Mbarrier& full) const {
-    if (Cut::kCluster == 1 || !shares) {
+    if (Traits::kCluster == 1 || !shares) {
       tma_load(to, map, x, y, z, full);
     } else if (box % 2 == rank_) {
       tma_load_multicast(3, to, map, x, y, z, full);
     }
   }
 
-  // The consumers. Eight warps run this, and `warp` counts from 0.
+  // The consumers: eight warps run this, numbered by `warp` from 0.
   __device__ void multiply_tiles(int warp, int lane) {
     const int half = warp / 4;
     Epilogue epilogue(parameters_, shared_, warp, lane);
-    PipelineState<Cut::kTiles> tiles;
+    PipelineState<Traits::kTiles> tiles;
     Stages stages;
     for (;; tiles.advance()) {
       mbarrier_wait(shared_.tile_full[tiles.index], tiles.parity);
@@ -173,30 +173,30 @@ class PipelinedBlock {
       const int depth = tile.depth;
       // False where this warpgroup's part of the tile lies outside of the result: it then only releases the stages.
       const bool computes = Source::computes(tile, half);
-      if (depth <= 0 || !computes) epilogue.store_waiting();
+      if (depth <= 0 || !computes) epilogue.store_deferred();
       if (tile.ends()) break;
       if (!computes || (Epilogue::kStoresZeros && depth == 0)) {
         if (computes) {
           epilogue.store_zeros(tile);
         } else {
           epilogue.skip();
-          pass_stages(0, tile, lane, stages);
+          skip_stages(0, tile, lane, stages);
         }
         release_tile(shared_, tiles.index, lane);
         continue;
       }
-      float sums[Cut::kBlocks][4];
-      if constexpr (!Epilogue::kStoresZeros || Cut::kPromotes) clear(sums);
-      if (depth > 0) multiply(tile, depth, warp, lane, stages, sums, [&]() __attribute__((always_inline)) { epilogue.store_waiting(); });
+      float sums[Traits::kBlocks][4];
+      if constexpr (!Epilogue::kStoresZeros || Traits::kPromotes) clear(sums);
+      if (depth > 0) multiply(tile, depth, warp, lane, stages, sums, [&]() __attribute__((always_inline)) { epilogue.store_deferred(); });
       const bool keeps_tile = VBGEMM_PIPELINE_STORES && epilogue.store(tile, tiles.index, sums);
-      if constexpr (!Source::kEqualDepths) pass_stages((depth + Cut::kDepth - 1) / Cut::kDepth * Cut::kDepth, tile, lane, stages);
+      if constexpr (!Source::kEqualDepths) skip_stages((depth + Traits::kDepth - 1) / Traits::kDepth * Traits::kDepth, tile, lane, stages);
       if (!keeps_tile) release_tile(shared_, tiles.index, lane);
     }
     cp_async_bulk_wait_group();
   }
 
-  // The compiler must not know that the sums are zero: it would move zeros to them again before the main loop of each layout.
-  static __device__ void clear(float (&sums)[Cut::kBlocks][4]) {
+  // Hides from the compiler that the accumulators are zero: it would otherwise zero them again before each layout's mainloop.
+  static __device__ void clear(float (&sums)[Traits::kBlocks][4]) {
 #pragma unroll
     for (auto& block : sums) {
 #pragma unroll
@@ -205,28 +205,28 @@ class PipelinedBlock {
   }
 
   template <class Overlapped>
-  __device__ __forceinline__ void multiply(const Tile& tile, int depth, int warp, int lane, Stages& stages, float (&sums)[Cut::kBlocks][4],
-                                           const Overlapped& overlapped) const {
+  __device__ __forceinline__ void multiply(const Tile& tile, int depth, int warp, int lane, Stages& stages,
+                                           float (&sums)[Traits::kBlocks][4], const Overlapped& overlapped) const {
     const int half = warp / 4;
     const auto release = [&](int stage) __attribute__((always_inline)) { release_stage(stage, lane); };
-    if constexpr (Cut::kMixed) {
+    if constexpr (Traits::kMixed) {
       StageScales scales = source_.weight_scales(tile, warp, lane);
       if (tile.rows <= kFewRows) {
-        multiply_mixed_stages<Cut, kFewRows / 8>(shared_, depth, half, stages, sums, scales, overlapped, release);
+        multiply_mixed_stages<Traits, kFewRows / 8>(shared_, depth, half, stages, sums, scales, overlapped, release);
       } else {
-        multiply_mixed_stages<Cut, Cut::kRows / 8>(shared_, depth, half, stages, sums, scales, overlapped, release);
+        multiply_mixed_stages<Traits, Traits::kRows / 8>(shared_, depth, half, stages, sums, scales, overlapped, release);
       }
-    } else if constexpr (Cut::kBytes) {
+    } else if constexpr (Traits::kIs8Bit) {
       StageScales scales = source_.scales(tile, warp, lane);
-      if constexpr (Cut::kPromotes) {
-        multiply_scaled_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
+      if constexpr (Traits::kPromotes) {
+        multiply_scaled_stages<Traits>(shared_, depth, half, stages, sums, scales, overlapped, release);
       } else {
-        multiply_unpromoted_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
+        multiply_unpromoted_stages<Traits>(shared_, depth, half, stages, sums, scales, overlapped, release);
       }
       source_.scale_columns(tile, lane, sums);
     } else {
       Source::with_layout(tile, [&](auto mn_major_a, auto mn_major_b) __attribute__((always_inline)) {
-        multiply_stages<Cut, decltype(mn_major_a)::value, decltype(mn_major_b)::value, !Source::kPartialStages>(
+        multiply_stages<Traits, decltype(mn_major_a)::value, decltype(mn_major_b)::value, !Source::kPartialStages>(
             shared_, depth, half, stages, sums,
             [&](int stage, int begin) __attribute__((always_inline)) {
               if constexpr (Source::kPartialStages) source_.clear_lines(stage, half, begin);
@@ -236,12 +236,12 @@ class PipelinedBlock {
     }
   }
 
-  // Releases, without multiplying, the stages from step k of K on: those that only the peer CTA's tile needs, or all of them (k = 0) where
-  // this warpgroup's half of the tile lies outside of the result.
-  __device__ void pass_stages(int k, const Tile& tile, int lane, Stages& stages) const {
-    for (; k < tile.cluster_depth(); k += Cut::kDepth, stages.advance()) {
+  // Releases the stages from K element `k` on without multiplying them: the stages that only the peer CTA's tile needs, or all stages (k =
+  // 0) if this warpgroup's half of the tile lies outside of the result.
+  __device__ void skip_stages(int k, const Tile& tile, int lane, Stages& stages) const {
+    for (; k < tile.cluster_depth(); k += Traits::kDepth, stages.advance()) {
       mbarrier_wait(shared_.full[stages.index], stages.parity);
-      wave_barrier();  // all lanes have seen the end of the phase: once the stage is released, that of the next may follow
+      wave_barrier();  // all lanes have seen this phase complete: after the release, the next phase may complete too
       release_stage(stages.index, lane);
     }
   }
@@ -251,7 +251,7 @@ class PipelinedBlock {
   __device__ void release_stage(int stage, int lane) const {
     if (lane > 0) return;
     mbarrier_arrive(shared_.empty[stage]);
-    if (Cut::kCluster > 1) mbarrier_arrive_remote(shared_.empty[stage], rank_ ^ 1);
+    if (Traits::kCluster > 1) mbarrier_arrive_remote(shared_.empty[stage], rank_ ^ 1);
   }
 
   const Parameters& parameters_;
@@ -260,10 +260,10 @@ class PipelinedBlock {
   Source source_;
 };
 
-// Defines a kernel; its type comes last, as it may contain commas.
+// Defines a kernel. Its block type is the last argument because it may contain commas.
 #define VBGEMM_DEFINE_PIPELINED(name, Parameters, ...)                                                              \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(384, 1) name(VBGEMM_PARAMETERS(vbgemm::Parameters, parameters)) { \
-    if constexpr (vbgemm::kWarpgroupProducts) {                                                                     \
+    if constexpr (vbgemm::kHasWgmma) {                                                                              \
       using Block = vbgemm::__VA_ARGS__;                                                                            \
       VBGEMM_DYNAMIC_SHARED(vbgemm::Unaligned<Block::Shared>, dynamic);                                             \
       Block(parameters, vbgemm::aligned_in(dynamic)).run();                                                         \

@@ -11,26 +11,27 @@ namespace vbgemm {
 
 template <class Source>
 using StoringBlock =
-    PipelinedBlock<Source, std::conditional_t<Source::Cut::kGathers, RowGatherer<Source>, NoCopier>, GroupEpilogue<Source>>;
+    PipelinedBlock<Source, std::conditional_t<Source::Traits::kGathers, RowGatherer<Source>, NoCopier>, GroupEpilogue<Source>>;
 template <class Source>
 using HandingOverBlock = PipelinedBlock<Source, ResultStorer<Source>, ContractionEpilogue<Source>>;
 template <class Source>
-using GroupBlock = std::conditional_t<Source::Cut::kHandsOver, HandingOverBlock<Source>, StoringBlock<Source>>;
+using GroupBlock = std::conditional_t<Source::Traits::kHandsOver, HandingOverBlock<Source>, StoringBlock<Source>>;
 
-// The kernel's name says which operands are MN-major: `transposed` none, `rows` B, `contraction` both, `along_k`, a contraction, none.
+// The kernel's name says which operands are MN-major: none in `transposed`, B in `rows`, both in `contraction`, none in `along_k` (also a
+// contraction).
 #define VBGEMM_DEFINE_GROUP_KERNEL(name, kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers) \
   VBGEMM_DEFINE_PIPELINED(                                                                                \
       name, GroupParameters,                                                                              \
-      GroupBlock<vbgemm::GroupSource<vbgemm::GroupCut<vbgemm::Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>>)
+      GroupBlock<vbgemm::GroupSource<vbgemm::GroupTraits<vbgemm::Kind::kind, contracts, mn_major_a, mn_major_b, cols, cluster, gathers>>>)
 
 #define VBGEMM_DEFINE_UNPROMOTED_KERNEL(name, kind, cols) \
-  VBGEMM_DEFINE_PIPELINED(name, GroupParameters, GroupBlock<vbgemm::GroupSource<vbgemm::UnpromotedCut<vbgemm::Kind::kind, cols>>>)
+  VBGEMM_DEFINE_PIPELINED(name, GroupParameters, GroupBlock<vbgemm::GroupSource<vbgemm::UnpromotedTraits<vbgemm::Kind::kind, cols>>>)
 
 template <class Source>
 using MixedBlock = PipelinedBlock<Source, NoCopier, MixedEpilogue<Source>>;
 #define VBGEMM_DEFINE_MIXED_KERNEL(name, kind, weights) \
   VBGEMM_DEFINE_PIPELINED(name, GroupParameters,        \
-                          MixedBlock<vbgemm::GroupSource<vbgemm::MixedCut<vbgemm::Kind::kind, vbgemm::DType::weights>>>)
+                          MixedBlock<vbgemm::GroupSource<vbgemm::MixedTraits<vbgemm::Kind::kind, vbgemm::DType::weights>>>)
 
 }  // namespace vbgemm
 
@@ -47,7 +48,7 @@ using MixedBlock = PipelinedBlock<Source, NoCopier, MixedEpilogue<Source>>;
   define(vbgemm_ragged_along_k_256_##kind, kind, true, false, false, 256, 1, false) \
   define(vbgemm_ragged_along_k_128_##kind, kind, true, false, false, 128, 1, false)
 
-// Of 8-bit factors whose scales hold for all of K: name, arithmetic, columns of a tile.
+// For 8-bit operands with one scale along K: name, arithmetic, tile columns.
 #define VBGEMM_EVERY_UNPROMOTED_KERNEL(define, kind)     \
   define(vbgemm_ragged_unpromoted_256_##kind, kind, 256) \
   define(vbgemm_ragged_unpromoted_128_##kind, kind, 128)
@@ -73,7 +74,7 @@ using MixedBlock = PipelinedBlock<Source, NoCopier, MixedEpilogue<Source>>;
   define(vbgemm_ragged_gathered_transposed_256_##kind, kind, false, false, false, 256, 1, true) \
   define(vbgemm_ragged_gathered_transposed_128_##kind, kind, false, false, false, 128, 1, true)
 
-// Of 16-bit rows and narrower weights: name, arithmetic, type of the weights.
+// For 16-bit rows and narrower weights: name, arithmetic, weight type.
 #define VBGEMM_EVERY_MIXED_KERNEL(define, kind)        \
   define(vbgemm_ragged_mixed_##kind##_s8, kind, s8)     \
   define(vbgemm_ragged_mixed_##kind##_e4m3, kind, e4m3) \

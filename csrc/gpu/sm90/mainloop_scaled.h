@@ -1,6 +1,6 @@
-// The mainloops of 8-bit operands. Scales apply to 128 steps of K each: those of a stage. A stage's products are summed by the tensor cores
-// alone and then added to the sums in float32, times the stage's scales. This is also what keeps the sums exact: the tensor cores add
-// products of 8-bit floats with some 14 bits (DeepSeek-V3, arXiv 2412.19437, section 3.3.2), so that their sums are no longer, unless the
+// The mainloops of 8-bit operands. A scale applies to 128 K elements, which is one stage. The tensor cores accumulate one stage, and the
+// result times the stage's scales is added to the float32 accumulators. This promotion also keeps the sums accurate: the tensor cores add
+// products of 8-bit floats with about 14 bits (DeepSeek-V3, arXiv 2412.19437, section 3.3.2), so they accumulate across stages only if the
 // caller allows it.
 #pragma once
 #include <type_traits>
@@ -12,56 +12,56 @@
 
 namespace vbgemm {
 
-// A consumer thread's scales: of its two rows, and behind them of both halves of the tile's columns.
+// A consumer thread's scales: two for its rows, then two for the halves of the tile's columns.
 constexpr int kScaledRows = 2;
 __device__ inline float scale_of(const StageScales& scales, int row, int half) { return scales[row] * scales[kScaledRows + half]; }
 
-// As multiply_stages, but always multiplies whole stages, which are zero behind the last step of K. The columns are multiplied 128 at a
-// time, because there are registers for one stage's sums of only half of the columns beside the tile's sums. A stage's sums of int8 are
-// less than 2^22, so that they are exact in float32 too.
-template <class Cut, class Shared, class Overlapped, class Release>
-__device__ inline void multiply_scaled_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
-                                              float (&sums)[Cut::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
+// Like multiply_stages, but always multiplies whole stages, which are zero after the last K element. It multiplies 128 columns at a time,
+// because next to the tile's accumulators there are registers for one stage's sums of half of the columns only. A stage's int8 sums are
+// below 2^22 and therefore exact in float32.
+template <class Traits, class Shared, class Overlapped, class Release>
+__device__ inline void multiply_scaled_stages(Shared& shared, int depth, int half, PipelineState<Traits::kStages>& stages,
+                                              float (&sums)[Traits::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
                                               const Release& release) {
-  static_assert(Cut::kDepth == kScaledDepth && Cut::kStages > 1);  // the next stage is awaited before this one is released
-  constexpr int kPart = 16, kParts = Cut::kBlocks / kPart;         // blocks of 8 columns in a part
+  static_assert(Traits::kDepth == kScaledDepth && Traits::kStages > 1);  // the next stage is waited for before this one is released
+  constexpr int kPart = 16, kParts = Traits::kBlocks / kPart;            // blocks of 8 columns in a part
   MatrixDescriptor a{}, b{};
   const auto await_stage = [&]() __attribute__((always_inline)) {
     mbarrier_wait(shared.full[stages.index], stages.parity);
     const unsigned char* const stage = shared.stage[stages.index];
-    a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
-    b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+    a = matrix_descriptor(stage + half * Traits::kBoxBytes, Traits::kBoxBytes, 1024);
+    b = matrix_descriptor(stage + Traits::kBoxesA * Traits::kBoxBytes, Traits::kBoxBytes, 1024);
   };
   await_stage();
-  for (int k = 0; k < depth; k += Cut::kDepth) {
+  for (int k = 0; k < depth; k += Traits::kDepth) {
     const int stage = stages.index;
-    const bool more = k + Cut::kDepth < depth;
+    const bool has_next = k + Traits::kDepth < depth;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      std::conditional_t<Cut::kKind == Kind::s8, int, float> products[kPart][4];
+      std::conditional_t<Traits::kKind == Kind::s8, int, float> products[kPart][4];
       wgmma_fence();
 #pragma unroll
-      for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
-        const MatrixDescriptor of_part = moved(b, 2 * part * Cut::kBoxBytes + chunk * 32);
-        wgmma_8bit<Cut::kKind>(moved(a, chunk * 32), of_part, products, chunk > 0);
+      for (int chunk = 0; chunk < Traits::kChunks; ++chunk) {
+        const MatrixDescriptor of_part = moved(b, 2 * part * Traits::kBoxBytes + chunk * 32);
+        wgmma_8bit<Traits::kKind>(moved(a, chunk * 32), of_part, products, chunk > 0);
       }
       wgmma_commit_group();
-      // The next stage's scales are loaded, and its barrier awaited, while these products run.
+      // While these MMAs run, the next stage's scales are loaded and its barrier is waited for.
       if (part == 0) {
         overlapped();
-        scales.load_next(more);
+        scales.load_next(has_next);
       }
       if (part == kParts - 1) {
         stages.advance();
-        if (more) await_stage();
+        if (has_next) await_stage();
       }
       wgmma_wait_group<0>();
       if (part == kParts - 1) release(stage);
-      // Of the part's first and second 64 columns, which in a narrow gated tile are of both halves.
+      // Scales of the part's first and second 64 columns; in a narrow gated tile these belong to the two halves.
       constexpr int kHalf = kPart / 2;
-      const int ahead = kParts == 1 ? 0 : part, behind = kParts == 1 ? 1 : part;
-      const float scale[2][2] = {{scale_of(scales, 0, ahead), scale_of(scales, 1, ahead)},
-                                 {scale_of(scales, 0, behind), scale_of(scales, 1, behind)}};
+      const int first_half = kParts == 1 ? 0 : part, second_half = kParts == 1 ? 1 : part;
+      const float scale[2][2] = {{scale_of(scales, 0, first_half), scale_of(scales, 1, first_half)},
+                                 {scale_of(scales, 0, second_half), scale_of(scales, 1, second_half)}};
 #pragma unroll
       for (int block = 0; block < kPart; ++block) {
 #pragma unroll
@@ -76,26 +76,26 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
   }
 }
 
-// The same for scales that hold for all of K: the tensor cores then add the products of all stages, those of int8 in int32 and therefore
-// exactly.
-template <class Cut, class Shared, class Overlapped, class Release>
-__device__ inline void multiply_unpromoted_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
-                                                  float (&sums)[Cut::kBlocks][4], const StageScales& scales, const Overlapped& overlapped,
-                                                  const Release& release) {
-  using Sum = std::conditional_t<Cut::kKind == Kind::s8, int, float>;
-  Sum products[Cut::kBlocks][4];
-  // If the first products replaced them, the compiler would take them for alive between two tiles, and keep their registers.
+// The same for one scale along K: the tensor cores accumulate across all stages (int8 in int32, and therefore exactly).
+template <class Traits, class Shared, class Overlapped, class Release>
+__device__ inline void multiply_unpromoted_stages(Shared& shared, int depth, int half, PipelineState<Traits::kStages>& stages,
+                                                  float (&sums)[Traits::kBlocks][4], const StageScales& scales,
+                                                  const Overlapped& overlapped, const Release& release) {
+  using Sum = std::conditional_t<Traits::kKind == Kind::s8, int, float>;
+  Sum products[Traits::kBlocks][4];
+  // Zeroed here instead of overwritten by the first MMA: the compiler would otherwise treat them as live between tiles and keep their
+  // registers.
 #pragma unroll
   for (auto& block : products) {
 #pragma unroll
     for (Sum& x : block) keep_in_place(x = 0);
   }
-  multiply_stages<Cut, false, false, true>(shared, depth, half, stages, products, [](int, int) {}, overlapped, release);
+  multiply_stages<Traits, false, false, true>(shared, depth, half, stages, products, [](int, int) {}, overlapped, release);
 #pragma unroll
-  for (int block = 0; block < Cut::kBlocks; ++block) {
+  for (int block = 0; block < Traits::kBlocks; ++block) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      sums[block][i] = static_cast<float>(products[block][i]) * scale_of(scales, i / 2, block / (Cut::kBlocks / 2));
+      sums[block][i] = static_cast<float>(products[block][i]) * scale_of(scales, i / 2, block / (Traits::kBlocks / 2));
     }
   }
 }

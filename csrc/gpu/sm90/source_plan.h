@@ -1,7 +1,6 @@
-// The tile source of a plan: tiles of problems of any size, layout and alignment, with any epilogue, whole or as K slices.
-//
-// Two CTAs form a cluster and compute two blocks of the plan side by side, step by step of K. If their tiles are above each other, as
-// neighbours in the plan usually are, they need the same columns of B, and each copies one half of these to both by multicast.
+// The tile source of a plan: tiles of problems of any size, layout and alignment, with any epilogue, whole or as K slices. Two CTAs form a
+// cluster and compute two blocks of the plan in lockstep along K. If their tiles are in the same tile column, as neighbours in the plan
+// usually are, they need the same columns of B, and each CTA copies half of them to both by multicast.
 #pragma once
 #include <type_traits>
 
@@ -11,27 +10,27 @@
 
 namespace vbgemm {
 
-template <Kind kKindOfProducts>
-struct PlanCut : PipelineCut<kKindOfProducts, 256, 2> {
-  // A consumer that has passed on a tile may still have stores of it under way, by the tile's map, but none of the tile before.
-  static_assert(kTilesWithMaps > PlanCut::kTiles);
+template <Kind kMmaKind>
+struct PlanTraits : PipelineTraits<kMmaKind, 256, 2> {
+  // When a consumer has released a tile, stores through that tile's map may still be in flight, but none of the tile before it.
+  static_assert(kTilesWithMaps > PlanTraits::kTiles);
 };
 
-// A tile as the finder passes it on.
+// A tile as the finder publishes it.
 template <class T>
-struct PlanTile : TilePlace<T> {
+struct PlanTile : ResolvedTile<T> {
   TileMaps* maps;      // in the workspace
-  int longer_depth;    // of the cluster's two tiles
-  bool by_tma;         // TMA copies the operands, otherwise threads do
+  int longer_depth;    // the longer depth of the cluster's two tiles
+  bool by_tma;         // TMA copies the operands; otherwise threads do
   bool stored_by_tma;  // TMA stores C
-  bool shares;         // both tiles of the cluster need the same columns of B
-  bool last;           // there is no further tile, and this is none
+  bool shares_b;       // both tiles of the cluster need the same columns of B
+  bool last;           // marks the end of the work; not a tile
 
   __device__ bool ends() const { return last; }
   __device__ int cluster_depth() const { return longer_depth; }
 };
 
-// What the finders of a cluster tell each other of their tiles. `columns` is null where TMA does not copy them.
+// The message that a cluster's two finders exchange about their tiles. `columns` (B) is null if TMA does not copy it.
 struct TileColumns {
   const void* columns;
   int32_t row_stride, col_stride, cols, depth;
@@ -39,19 +38,19 @@ struct TileColumns {
 
 template <int kTiles>
 struct PlanShared {
-  alignas(128) CUtensorMap map[3];   // that the finder changes for each tile before it publishes them
-  TileColumns mine, beside[kTiles];  // of this CTA, and of the other one of the cluster
-  Mbarrier beside_full[kTiles];
+  alignas(128) CUtensorMap map[3];  // the finder updates these for each tile before it publishes them
+  TileColumns mine, peer[kTiles];   // of this CTA, and of its peer
+  Mbarrier peer_full[kTiles];
 };
 
 template <Kind kKind>
 class PlanSource {
  public:
-  using Cut = PlanCut<kKind>;
-  using T = typename Cut::T;
+  using Traits = PlanTraits<kKind>;
+  using T = typename Traits::T;
   using Parameters = PlanParameters;
   using Tile = PlanTile<T>;
-  using Shared = PipelineShared<Cut, Tile, PlanShared<Cut::kTiles>>;
+  using Shared = PipelineShared<Traits, Tile, PlanShared<Traits::kTiles>>;
   static constexpr bool kFindsEarly = true, kEqualDepths = false, kPartialStages = false;
 
   __device__ PlanSource(const Parameters& parameters, Shared& shared, int rank)
@@ -59,11 +58,11 @@ class PlanSource {
 
   __device__ void prefetch() const {
     if (parameters_.next_may_start) let_next_kernel_start();
-    prefetch_descriptors<Cut::kThreads>(parameters_.plan, thread_index());
+    prefetch_descriptors<Traits::kThreads>(parameters_.plan, thread_index());
   }
 
   __device__ void init_barriers() const {
-    for (Mbarrier& full : shared_.source.beside_full) mbarrier_init(full, 1);
+    for (Mbarrier& full : shared_.source.peer_full) mbarrier_init(full, 1);
   }
 
   // The tile finder: the first warp of the CTA. The grid's CTAs take the blocks of the plan in turn. The first tile is found
@@ -72,36 +71,37 @@ class PlanSource {
     copy_words(shared_.source.map[kA], maps_.factor);
     copy_words(shared_.source.map[kB], maps_.factor);
     copy_words(shared_.source.map[kC], maps_.result);
-    PipelineState<Cut::kTiles> place;
+    PipelineState<Traits::kTiles> slot;
     PipelineState<kTilesWithMaps> maps;
-    for (int first = block_index() / Cut::kCluster * Cut::kCluster; first < parameters_.launch_blocks; first += grid_blocks()) {
+    for (int first = block_index() / Traits::kCluster * Traits::kCluster; first < parameters_.launch_blocks; first += grid_blocks()) {
       TileRange mine = range_of(first + rank_), other = range_of(first + (rank_ ^ 1));
-      for (; mine.tile < mine.end || other.tile < other.end; ++mine.tile, ++other.tile, place.advance(), maps.advance()) {
-        mbarrier_wait(shared_.tile_empty[place.index], place.parity ^ 1);
-        find(mine, place, maps.index);
-        pass_on(place);
+      for (; mine.tile < mine.end || other.tile < other.end; ++mine.tile, ++other.tile, slot.advance(), maps.advance()) {
+        mbarrier_wait(shared_.tile_empty[slot.index], slot.parity ^ 1);
+        find(mine, slot, maps.index);
+        publish_tile(slot);
       }
     }
-    mbarrier_wait(shared_.tile_empty[place.index], place.parity ^ 1);
-    if (thread_index() == 0) shared_.tile[place.index].last = true;
-    pass_on(place);
+    mbarrier_wait(shared_.tile_empty[slot.index], slot.parity ^ 1);
+    if (thread_index() == 0) shared_.tile[slot.index].last = true;
+    publish_tile(slot);
   }
 
   __device__ TileBoxes boxes(const Tile& tile) const {
-    const auto count = [](int lines, int most) { return min(max(lines + Cut::kBox - 1, 0) / Cut::kBox, most); };
+    const auto count = [](int lines, int most) { return min(max(lines + Traits::kBox - 1, 0) / Traits::kBox, most); };
     TileBoxes boxes;
     boxes.by_tma = tile.by_tma;
     boxes.a = &tile.maps->a, boxes.b = &tile.maps->b;
-    boxes.boxes_a = count(tile.rows, Cut::kBoxesA), boxes.bytes_a = Cut::kBoxBytesA, boxes.boxes_b = count(tile.cols, Cut::kBoxesB);
+    boxes.boxes_a = count(tile.rows, Traits::kBoxesA), boxes.bytes_a = Traits::kBoxBytesA,
+    boxes.boxes_b = count(tile.cols, Traits::kBoxesB);
     boxes.mn_major_a = is_column_major(tile.matrix[kA]), boxes.mn_major_b = !is_column_major(tile.matrix[kB]);
-    boxes.shares_b = tile.shares;
+    boxes.shares_b = tile.shares_b;
     boxes.depth = tile.depth;
     return boxes;
   }
 
   static __device__ bool computes(const Tile& tile, int half) { return tile.rows > half * 64 && tile.cols > 0; }
 
-  // What threads copy is K-major in shared memory.
+  // Operands copied by threads are K-major in shared memory.
   template <class Multiply>
   static __device__ __forceinline__ void with_layout(const Tile& tile, const Multiply& multiply) {
     const bool mn_major_a = tile.by_tma && is_column_major(tile.matrix[kA]), mn_major_b = tile.by_tma && !is_column_major(tile.matrix[kB]);
@@ -120,22 +120,22 @@ class PlanSource {
   // A matrix that is contiguous in both directions counts as row-major.
   static __device__ bool is_column_major(const MatrixView& x) { return x.col_stride != 1; }
 
-  __device__ void pass_on(const PipelineState<Cut::kTiles>& place) const {
+  __device__ void publish_tile(const PipelineState<Traits::kTiles>& slot) const {
     wave_barrier();
-    if (thread_index() == 0) mbarrier_arrive(shared_.tile_full[place.index]);
+    if (thread_index() == 0) mbarrier_arrive(shared_.tile_full[slot.index]);
   }
 
-  static constexpr int kRow = held_by(kKind, pipelined_kernel(Gpus::hopper)).row[0];  // of the catalogue
-  static_assert(kTiles[kRow].m == Cut::kRows && kTiles[kRow].n == Cut::kCols && kTiles[kRow].threads == Cut::kThreads);
-  static_assert(k_step(kTiles[kRow], sizeof(T), kCdna) == Cut::kDepth);
+  static constexpr int kRow = tiles_in_kernel(kKind, pipelined_kernel(Gpus::hopper)).row[0];  // of the catalogue
+  static_assert(kTiles[kRow].m == Traits::kRows && kTiles[kRow].n == Traits::kCols && kTiles[kRow].threads == Traits::kThreads);
+  static_assert(k_step(kTiles[kRow], sizeof(T), kCdna) == Traits::kDepth);
   static __device__ TileExtent extent_of(int tile_id) {
-    if (tile_id == kRow) return {Cut::kRows, Cut::kCols, 0, false};
+    if (tile_id == kRow) return {Traits::kRows, Traits::kCols, 0, false};
     return {0, 0, 0, false};
   }
 
   __device__ TileRange range_of(int block) const {
     const TileRange range = block < parameters_.launch_blocks ? tiles_of_block(parameters_, block) : TileRange{0, 0};
-    return range.tile < range.end ? range : TileRange{0, 0};  // so that counting on from a first tile that lies does not overflow
+    return range.tile < range.end ? range : TileRange{0, 0};  // so that counting up from an invalid first tile cannot overflow
   }
 
   // The finder's lanes copy a map from the launch parameters.
@@ -144,40 +144,40 @@ class PlanSource {
     reinterpret_cast<uint32_t*>(&to)[thread_index()] = reinterpret_cast<const uint32_t*>(&from)[thread_index()];
   }
 
-  // Finds a tile, makes its maps, and learns of the other CTA's tile. Whatever the descriptors hold, a tile that is not entirely
-  // inside the call's buffers has no rows: the CTA then only takes part in the cluster's steps.
-  __device__ void find(const TileRange& range, const PipelineState<Cut::kTiles>& at, int maps_index) const {
+  // Finds a tile, makes its maps, and exchanges information with the peer CTA. Whatever the descriptors hold, a tile that is not entirely
+  // inside the call's buffers gets no rows: the CTA then only keeps pace with its peer.
+  __device__ void find(const TileRange& range, const PipelineState<Traits::kTiles>& at, int maps_index) const {
     const int lane = thread_index();
     Tile& place = shared_.tile[at.index];
     if (lane == 0) place.code = kNoCode;
     if (range.tile < range.end) find_tile<false>(parameters_, range.tile, extent_of, place);
     wave_barrier();
 
-    const bool there = place.code != kNoCode;
+    const bool is_valid = place.code != kNoCode;
     LinesOfMatrix lines{};
-    if (there && lane <= kC) {
+    if (is_valid && lane <= kC) {
       const int bytes = lane < kC ? static_cast<int>(sizeof(T)) : result_bytes<T>(place.result_type());
       lines = tma_lines_of(place.matrix[lane], lane == kB ? place.depth : place.rows, lane == kA ? place.depth : place.cols, bytes);
     }
     const bool copies = shfl(lines.data != nullptr, kA) && shfl(lines.data != nullptr, kB);
-    // TMA stores rows of the type of the call's results, and only whole vectors of 16 bytes: behind the last column of other rows, it would
-    // overwrite up to 14 bytes, which belong to another result or to no result.
-    const bool fits = there && !place.fused && !is_column_major(place.matrix[kC]) && place.result_type() == parameters_.result;
+    // TMA stores rows only in the call's result type, and in whole 16-byte vectors: after the last column of other rows, it would overwrite
+    // up to 14 bytes that do not belong to this tile.
+    const bool fits = is_valid && !place.fused && !is_column_major(place.matrix[kC]) && place.result_type() == parameters_.result;
     const bool stored_by_tma = shfl(lines.data != nullptr && lines.whole_vectors, kC) && fits;
     if (lane == 0) {
       const MatrixView& b = place.matrix[kB];
       shared_.source.mine = {};
-      if (there) shared_.source.mine.depth = place.depth;
+      if (is_valid) shared_.source.mine.depth = place.depth;
       if (copies) {
         shared_.source.mine = {b.first, static_cast<int32_t>(b.row_stride), static_cast<int32_t>(b.col_stride), place.cols, place.depth};
       }
-      mbarrier_arrive_expect_tx(shared_.source.beside_full[at.index], sizeof(TileColumns));
+      mbarrier_arrive_expect_tx(shared_.source.peer_full[at.index], sizeof(TileColumns));
     }
     wave_barrier();
     constexpr int kWords = sizeof(TileColumns) / sizeof(uint32_t);
     uint32_t* const mine = reinterpret_cast<uint32_t*>(&shared_.source.mine);
-    uint32_t* const beside = reinterpret_cast<uint32_t*>(&shared_.source.beside[at.index]);
-    if (lane < kWords) st_async(beside + lane, rank_ ^ 1, mine[lane], shared_.source.beside_full[at.index]);
+    uint32_t* const peer = reinterpret_cast<uint32_t*>(&shared_.source.peer[at.index]);
+    if (lane < kWords) st_async(peer + lane, rank_ ^ 1, mine[lane], shared_.source.peer_full[at.index]);
 
     if (lines.data) tensormap_replace(shared_.source.map[lane], lines.data, lines.items, lines.lines, lines.line_bytes);
     wave_barrier();
@@ -185,15 +185,15 @@ class PlanSource {
     await_previous_kernel();  // which may still be using the workspace
     publish_tensormaps<kC + 1>(&maps.a, shared_.source.map);
 
-    mbarrier_wait(shared_.source.beside_full[at.index], at.parity);
-    const bool same = popc_ballot(lane < kWords && beside[lane] != mine[lane]) == 0;
+    mbarrier_wait(shared_.source.peer_full[at.index], at.parity);
+    const bool same = popc_ballot(lane < kWords && peer[lane] != mine[lane]) == 0;
     if (lane > 0) return;
-    if (!there) place.rows = place.cols = place.depth = 0;
+    if (!is_valid) place.rows = place.cols = place.depth = 0;
     place.maps = &maps;
-    place.longer_depth = max(place.depth, shared_.source.beside[at.index].depth);
+    place.longer_depth = max(place.depth, shared_.source.peer[at.index].depth);
     place.by_tma = copies;
     place.stored_by_tma = stored_by_tma;
-    place.shares = copies && same;
+    place.shares_b = copies && same;
     place.last = false;
   }
 

@@ -1,4 +1,4 @@
-// The scales that a consumer thread applies to the products of its stages, which it loads while products run.
+// The scales that a consumer thread applies to each stage's sums. It loads them while MMAs run.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 
@@ -8,7 +8,7 @@ class StageScales {
  public:
   static constexpr int kCount = 4;
 
-  // Where the scales of the first stage are, and whether the next stage's lie behind them; otherwise all stages have the same. Null: 1.
+  // The addresses of the first stage's scales, and whether the next stage's follow them; otherwise all stages share one. Null: 1.
   __device__ StageScales(const float* const (&first)[kCount], const bool (&vary)[kCount]) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -17,12 +17,12 @@ class StageScales {
     }
   }
 
-  // Starts to load the scales of the next stage, if there is one. They are apart from this stage's, because the compiler multiplies scales
-  // before it starts the products that they belong to, which would then wait for the load.
-  __device__ void load_next(bool more) {
+  // Starts loading the next stage's scales, if there is a next stage. They have registers of their own: the compiler multiplies scales
+  // before it issues the MMAs that they belong to, and those would wait for the load.
+  __device__ void load_next(bool has_next) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (more && vary_[i]) next_[i] = *++at_[i];
+      if (has_next && vary_[i]) next_[i] = *++at_[i];
     }
   }
   __device__ void advance() {

@@ -1,25 +1,25 @@
-// How a consumer warp stores its part of a tile: 16 rows, in the register layout in which warpgroup products leave them.
+// How a consumer warp stores its 16 rows of a tile from the wgmma accumulator layout.
 #pragma once
 #include "gpu/sm90/pipeline.h"
-#include "gpu/tile/tile_cut.h"
+#include "gpu/tile/tile_traits.h"
 
 namespace vbgemm {
 
-// Where a warp's rows are stored, and how many elements of them exist.
+// The destination of a warp's rows, and their number of existing elements.
 struct RowsDestination {
   char* out;          // the first element of the first row
   int64_t row_bytes;  // distance between rows
-  int rows, cols;     // how many exist; if rows <= 0, the warp has none
+  int rows, cols;     // rows and columns that exist; rows <= 0: none
   const CUtensorMap& map;
   int x, y, z;        // coordinates of the first element in the map
-  bool adds = false;  // to the elements that are there; only of clipped rows of float32
+  bool adds = false;  // adds to the existing elements; only for clipped float32 rows
 };
 
 __device__ inline void store_two(void* to, float x, float y) { *reinterpret_cast<Vector<float, 2>*>(to) = {{x, y}}; }
 
-// Copies a staged box, 128 bytes of each row from column `left` on, to global memory, by one TMA store. Or by threads, if not kClipped and
-// fewer than 16 rows exist: TMA would write all 16, of which the last ones may belong to the next group of a ragged product. Each thread
-// must have called fence_staged(), followed by a barrier of the warp.
+// Copies a staged box (128 bytes of each row, from column `left` on) to global memory by one TMA store. If not kClipped and fewer than 16
+// rows exist, threads copy it instead: TMA would write all 16 rows, and the last ones may belong to the next group of a ragged product.
+// Each thread must have called fence_staged(), followed by a warp barrier.
 template <bool kClipped, int kElement>
 __device__ inline void store_staged(const RowsDestination& to, int left, const unsigned char* box, int lane) {
   if (kClipped || to.rows >= 16) {
@@ -55,113 +55,115 @@ __device__ inline void stage_wide(unsigned char* box, int lane, const Value& val
   }
 }
 
-// Stores 8 kBlocks columns of a warp's rows as float32; value(block, i) is the thread's i-th value in a block of 8 columns. They go through
-// two boxes of shared memory in turn.
-template <class Cut, bool kClipped, int kBlocks, class Value>
+// Stores 8 kBlocks columns of a warp's rows as float32; value(block, i) is the thread's i-th value in a block of 8 columns. They pass
+// through two smem boxes alternately.
+template <class Traits, bool kClipped, int kBlocks, class Value>
 __device__ inline void store_wide(const RowsDestination& to, const Value& value, unsigned char* staging, int lane) {
   constexpr int kBoxCols = 32, kBoxBlocks = kBoxCols / 8;
-  static_assert(kBlocks / kBoxBlocks % Cut::kStoreBoxes == 0);  // so that the first box is not that of the newest store
+  static_assert(kBlocks / kBoxBlocks % Traits::kStoreBoxes == 0);  // so that the first box is not the newest store's
 #pragma unroll
   for (int box = 0; box < kBlocks / kBoxBlocks; ++box) {
-    unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
-    cp_async_bulk_wait_group_read<Cut::kStoreBoxes - 1>();  // TMA has read what was staged there before
+    unsigned char* const box_staging = staging + box % Traits::kStoreBoxes * Traits::kStoreBoxBytes;
+    cp_async_bulk_wait_group_read<Traits::kStoreBoxes - 1>();  // TMA has read the box's previous contents
     wave_barrier();
-    stage_wide(place, lane, [&](int block, int i) __attribute__((always_inline)) { return value(box * kBoxBlocks + block, i); });
+    stage_wide(box_staging, lane, [&](int block, int i) __attribute__((always_inline)) { return value(box * kBoxBlocks + block, i); });
     fence_staged<kClipped>(to);
     wave_barrier();
-    store_staged<kClipped, 4>(to, box * kBoxCols, place, lane);
-    cp_async_bulk_commit_group();  // one group for every box, even if threads stored it: the wait above counts groups
+    store_staged<kClipped, 4>(to, box * kBoxCols, box_staging, lane);
+    cp_async_bulk_commit_group();  // one bulk group per box, even if threads stored it: the wait above counts groups
   }
 }
 
-// Stages 8 kBlocks columns of a warp's rows, in boxes of 64 columns. word(block, i) is what a thread holds of the block's rows 8 i to 8 i
-// + 7.
-template <class Cut, int kBlocks, class Word>
+// Stages 8 kBlocks columns of a warp's rows, in boxes of 64 columns. word(block, i): the thread's word in rows 8 i to 8 i + 7 of a block of
+// 8 columns.
+template <class Traits, int kBlocks, class Word>
 __device__ inline void stage_narrow(unsigned char* staging, int lane, const Word& word) {
   constexpr int kBoxBlocks = 8;
   const int row = lane % 16;
 #pragma unroll
   for (int block = 0; block < kBlocks; block += 2) {
     const uint32_t words[4] = {word(block, 0), word(block, 1), word(block + 1, 0), word(block + 1, 1)};
-    unsigned char* const box = staging + block / kBoxBlocks * Cut::kStoreBoxBytes;
+    unsigned char* const box = staging + block / kBoxBlocks * Traits::kStoreBoxBytes;
     stmatrix_x4(box + row * 128 + ((block % kBoxBlocks + lane / 16) ^ (row & 7)) * 16, words);
   }
 }
 
-// As store_wide, for 16-bit results.
-template <class Cut, bool kClipped, int kBlocks, class Value>
+// Like store_wide, for 16-bit results.
+template <class Traits, bool kClipped, int kBlocks, class Value>
 __device__ inline void store_narrow(const RowsDestination& to, const Value& value, unsigned char* staging, int lane) {
   constexpr int kBoxCols = 64, kBoxBlocks = kBoxCols / 8, kBoxes = kBlocks / kBoxBlocks;
-  // Whether another box than that of the newest store comes first; a single box is always the same.
-  constexpr bool kInTurn = kBoxes % Cut::kStoreBoxes == 0;
+  // Whether the first box differs from the newest store's; with a single box it never does.
+  constexpr bool kAlternatesBoxes = kBoxes % Traits::kStoreBoxes == 0;
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box) {
-    unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
-    cp_async_bulk_wait_group_read<kInTurn ? Cut::kStoreBoxes - 1 : 0>();
+    unsigned char* const box_staging = staging + box % Traits::kStoreBoxes * Traits::kStoreBoxBytes;
+    cp_async_bulk_wait_group_read<kAlternatesBoxes ? Traits::kStoreBoxes - 1 : 0>();
     wave_barrier();
-    stage_narrow<Cut, kBoxBlocks>(place, lane, [&](int block, int i) __attribute__((always_inline)) {
+    stage_narrow<Traits, kBoxBlocks>(box_staging, lane, [&](int block, int i) __attribute__((always_inline)) {
       const int from = box * kBoxBlocks + block;
-      return narrow_pair<Cut::kShortResults>(value(from, 2 * i), value(from, 2 * i + 1));
+      return narrow_pair<Traits::kShortResults>(value(from, 2 * i), value(from, 2 * i + 1));
     });
     fence_staged<kClipped>(to);
     wave_barrier();
-    store_staged<kClipped, 2>(to, box * kBoxCols, place, lane);
+    store_staged<kClipped, 2>(to, box * kBoxCols, box_staging, lane);
     cp_async_bulk_commit_group();
   }
 }
 
-// A warp's results of 16 bits. The first 128 columns are stored at once; the others wait in registers until products of the next tile run.
-// Each of these two stores needs a fence between threads and TMA, and the fence seems to wait for the warp's products: therefore a store is
-// of two boxes, and only one of a tile's two fences executes while products are in flight (docs/design/ragged.md).
-template <class Cut>
+// A warp's 16-bit results. The first 128 columns are stored immediately; the others stay in registers until the next tile's MMAs run. Each
+// of the two stores needs a fence between threads and TMA, and the fence appears to wait for the warp's MMAs. Therefore each store covers
+// two boxes, and only one of a tile's two fences executes while MMAs are in flight (docs/design/ragged.md).
+template <class Traits>
 class NarrowRows {
  public:
-  // Stores or keeps 8 kBlocks columns; value(block, i) is the thread's i-th value in a block of 8 columns. None may be waiting.
+  // Stores 8 kBlocks columns now or defers them; value(block, i) is the thread's i-th value in a block of 8 columns. No earlier results may
+  // be deferred.
   template <bool kClipped, int kBlocks, class Value>
   __device__ void store(const RowsDestination& to, const Value& value, unsigned char* staging, int lane) {
     const auto narrow = [&](int block, int i) __attribute__((always_inline)) {
-      return narrow_pair<Cut::kShortResults>(value(block, 2 * i), value(block, 2 * i + 1));
+      return narrow_pair<Traits::kShortResults>(value(block, 2 * i), value(block, 2 * i + 1));
     };
-    constexpr int kNow = kBlocks < kHeld ? kBlocks : kHeld;
-    store_boxes<kClipped, kNow>(to, 0, narrow, staging, lane);
+    constexpr int kStoredNow = kBlocks < kHeld ? kBlocks : kHeld;
+    store_boxes<kClipped, kStoredNow>(to, 0, narrow, staging, lane);
     if constexpr (kBlocks > kHeld) {
 #pragma unroll
       for (int block = 0; block < kHeld; ++block) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) held_[block][i] = narrow(kHeld + block, i);
       }
-      waits_ = true;
+      has_deferred_ = true;
     }
   }
 
-  __device__ bool waits() const { return waits_; }
+  __device__ bool has_deferred() const { return has_deferred_; }
 
   template <bool kClipped>
-  __device__ void store_waiting(const RowsDestination& to, unsigned char* staging, int lane) {
+  __device__ void store_deferred(const RowsDestination& to, unsigned char* staging, int lane) {
     store_boxes<kClipped, kHeld>(
         to, kHeld * 8, [&](int block, int i) __attribute__((always_inline)) { return held_[block][i]; }, staging, lane);
-    waits_ = false;
+    has_deferred_ = false;
   }
 
  private:
-  static constexpr int kBoxCols = 64, kBoxBlocks = kBoxCols / 8, kHeld = Cut::kStoreBoxes * kBoxBlocks;
+  static constexpr int kBoxCols = 64, kBoxBlocks = kBoxCols / 8, kHeld = Traits::kStoreBoxes * kBoxBlocks;
 
-  // Stores the columns from `left` on; word(block, i) is what a thread holds of the block's rows 8 i to 8 i + 7.
+  // Stores the columns from `left` on; word(block, i): the thread's word in rows 8 i to 8 i + 7 of a block of 8 columns.
   template <bool kClipped, int kBlocks, class Word>
   __device__ static void store_boxes(const RowsDestination& to, int left, const Word& word, unsigned char* staging, int lane) {
     constexpr int kBoxes = kBlocks / kBoxBlocks;
     cp_async_bulk_wait_group_read();  // TMA has read what was staged before
     wave_barrier();
-    stage_narrow<Cut, kBlocks>(staging, lane, word);
+    stage_narrow<Traits, kBlocks>(staging, lane, word);
     fence_staged<kClipped>(to);
     wave_barrier();
 #pragma unroll
-    for (int box = 0; box < kBoxes; ++box) store_staged<kClipped, 2>(to, left + box * kBoxCols, staging + box * Cut::kStoreBoxBytes, lane);
+    for (int box = 0; box < kBoxes; ++box)
+      store_staged<kClipped, 2>(to, left + box * kBoxCols, staging + box * Traits::kStoreBoxBytes, lane);
     cp_async_bulk_commit_group();
   }
 
   uint32_t held_[kHeld][2];
-  bool waits_ = false;
+  bool has_deferred_ = false;
 };
 
 }  // namespace vbgemm

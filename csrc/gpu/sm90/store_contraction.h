@@ -1,20 +1,19 @@
-// How the results of a ragged contraction of 16-bit factors are stored. Each tile has the rows of one group as K, often so few that storing
-// its results takes about as long as its products. Consumer warps only write results to shared memory. Two further warps, one for each
-// consumer warpgroup, pass them on to TMA: the fence that this needs would make a consumer wait for its products in flight
-// (docs/design/ragged.md).
+// The epilogue of a ragged contraction of 16-bit operands. A tile's K is one group's rows, often so few that storing the tile takes about
+// as long as computing it. Consumer warps only write results to shared memory. Two further warps, one for each consumer warpgroup, issue
+// the TMA stores: the proxy fence before a TMA store would make a consumer wait for its MMAs in flight (docs/design/ragged.md).
 #pragma once
 #include "gpu/sm90/store_groups.h"
 
 namespace vbgemm {
 
-// The buffer of a consumer warpgroup, which takes its results in rounds of two boxes, of 128 bytes of each of its 64 rows.
+// The staging buffer of a consumer warpgroup: each round holds two boxes, with 128 bytes of each of its 64 rows per box.
 template <class Source>
 class ResultBuffer {
-  using Cut = typename Source::Cut;
+  using Traits = typename Source::Traits;
 
  public:
-  static constexpr int kBoxes = Cut::kStoreBoxes, kBoxBytes = Cut::kBox * 128;
-  static_assert(4 * Cut::kStagingBytes == kBoxes * kBoxBytes);
+  static constexpr int kBoxes = Traits::kStoreBoxes, kBoxBytes = Traits::kBox * 128;
+  static_assert(4 * Traits::kStagingBytes == kBoxes * kBoxBytes);
 
   __device__ ResultBuffer(typename Source::Shared& shared, int half)
       : full(shared.source.results_full[half]), empty(shared.source.results_empty[half]), boxes_(shared.staging[4 * half]) {}
@@ -27,12 +26,12 @@ class ResultBuffer {
   unsigned char* boxes_;
 };
 
-// The warps that store, in place of a Copier (block.h). One lane of each does.
+// The storing warps, which take the place of a Copier (block.h). One lane of each warp issues the stores.
 template <class Source>
 class ResultStorer {
-  using Cut = typename Source::Cut;
+  using Traits = typename Source::Traits;
   using Tile = typename Source::Tile;
-  using Stages = PipelineState<Cut::kStages>;
+  using Stages = PipelineState<Traits::kStages>;
   using Buffer = ResultBuffer<Source>;
 
  public:
@@ -46,22 +45,22 @@ class ResultStorer {
     if (lane_ > 0) return;
     const Buffer buffer(shared_, half_);
     uint32_t parity = 0;
-    each_tile<Cut>(shared_, [&](const Tile& tile, int place, Stages&) {
+    each_tile<Traits>(shared_, [&](const Tile& tile, int slot, Stages&) {
       if (VBGEMM_PIPELINE_STORES && tile.depth > 0 && Source::computes(tile, half_)) store(tile, buffer, parity);
-      mbarrier_arrive(shared_.tile_empty[place]);
+      mbarrier_arrive(shared_.tile_empty[slot]);
     });
     cp_async_bulk_wait_group();
   }
 
  private:
   __device__ void store(const Tile& tile, const Buffer& buffer, uint32_t& parity) const {
-    const int box_cols = parameters_.wide_results ? 32 : 64, cols = min(tile.cols, +Cut::kCols);
+    const int box_cols = parameters_.wide_results ? 32 : 64, cols = min(tile.cols, +Traits::kCols);
     for (int left = 0; left < cols; left += Buffer::kBoxes * box_cols, parity ^= 1) {
       mbarrier_wait(buffer.full, parity);
       fence_proxy_async();
 #pragma unroll
       for (int i = 0; i < Buffer::kBoxes; ++i) {
-        const int col = tile.col + left + i * box_cols, row = tile.row + half_ * Cut::kBox;
+        const int col = tile.col + left + i * box_cols, row = tile.row + half_ * Traits::kBox;
         if (left + i * box_cols >= cols) continue;
         if (parameters_.accumulates) {
           tma_reduce_add(parameters_.out, col, row, tile.matrix, buffer.box(i));
@@ -82,11 +81,11 @@ class ResultStorer {
 
 template <class Source>
 class ContractionEpilogue {
-  using Cut = typename Source::Cut;
+  using Traits = typename Source::Traits;
   using Buffer = ResultBuffer<Source>;
-  static constexpr int kBlocks = Cut::kBlocks, kWideRound = Buffer::kBoxes * 32 / 8, kNarrowRound = Buffer::kBoxes * 64 / 8;
+  static constexpr int kBlocks = Traits::kBlocks, kWideRound = Buffer::kBoxes * 32 / 8, kNarrowRound = Buffer::kBoxes * 64 / 8;
 
-  static_assert(kBlocks == 2 * kNarrowRound);  // one round is handed over at once, and one is held
+  static_assert(kBlocks == 2 * kNarrowRound);  // one round is passed on immediately, one is held
 
  public:
   static constexpr bool kStoresZeros = true;
@@ -94,13 +93,13 @@ class ContractionEpilogue {
   __device__ ContractionEpilogue(const GroupParameters& parameters, typename Source::Shared& shared, int warp, int lane)
       : parameters_(parameters), buffer_(shared, warp / 4), warp_(warp), lane_(lane) {}
 
-  // Queues the tile's results for storing. 16-bit results: the second half is stored during the next tile's products. Returns whether the
+  // Queues the tile's results for storing. The second half of 16-bit results is stored during the next tile's MMAs. Returns whether the
   // tile is still needed, which is never the case.
   __device__ bool store(const RaggedTile& tile, int, const float (&sums)[kBlocks][4]) {
     if (parameters_.wide_results) {
 #pragma unroll
       for (int block = 0; block < kBlocks; block += kWideRound) {
-        if (block * 8 < tile.cols) hand_over_wide([&](int i) __attribute__((always_inline)) -> auto& { return sums[block + i]; });
+        if (block * 8 < tile.cols) stage_and_signal_wide([&](int i) __attribute__((always_inline)) -> auto& { return sums[block + i]; });
       }
       return false;
     }
@@ -108,17 +107,17 @@ class ContractionEpilogue {
     for (int block = 0; block < kBlocks; block += kNarrowRound) {
       if (block * 8 >= tile.cols) continue;
       const auto word = [&](int i, int pair) __attribute__((always_inline)) {
-        return narrow_pair<Cut::kShortResults>(sums[block + i][2 * pair], sums[block + i][2 * pair + 1]);
+        return narrow_pair<Traits::kShortResults>(sums[block + i][2 * pair], sums[block + i][2 * pair + 1]);
       };
       if (block == 0) {
-        hand_over_narrow(word);
+        stage_and_signal_narrow(word);
       } else {
 #pragma unroll
         for (int i = 0; i < kNarrowRound; ++i) {
 #pragma unroll
           for (int pair = 0; pair < 2; ++pair) held_[i][pair] = word(i, pair);
         }
-        waits_ = true;
+        has_deferred_ = true;
       }
     }
     return false;
@@ -129,38 +128,39 @@ class ContractionEpilogue {
     const int bytes = parameters_.wide_results ? 4 : 2, row = tile.row + warp_ * 16;
     const int64_t line = int64_t{tile.matrix} * parameters_.sizes.k + row, row_bytes = int64_t{parameters_.sizes.n} * bytes;
     char* const out = static_cast<char*>(parameters_.results) + line * row_bytes + tile.col * bytes;
-    vbgemm::store_zeros<Cut>({out, row_bytes, tile.rows - warp_ * 16, min(tile.cols, +Cut::kCols), parameters_.out, 0, 0, 0}, lane_,
-                             parameters_.wide_results);
+    vbgemm::store_zeros<Traits>({out, row_bytes, tile.rows - warp_ * 16, min(tile.cols, +Traits::kCols), parameters_.out, 0, 0, 0}, lane_,
+                                parameters_.wide_results);
   }
 
-  __device__ void store_waiting() {
-    if (!waits_) return;
-    hand_over_narrow([&](int i, int pair) __attribute__((always_inline)) { return held_[i][pair]; });
-    waits_ = false;
+  __device__ void store_deferred() {
+    if (!has_deferred_) return;
+    stage_and_signal_narrow([&](int i, int pair) __attribute__((always_inline)) { return held_[i][pair]; });
+    has_deferred_ = false;
   }
   __device__ void skip() const {}
 
  private:
-  // word(block, i): what a thread holds of rows 8 i to 8 i + 7 of a block of 8 columns.
+  // word(block, i): the thread's word in rows 8 i to 8 i + 7 of a block of 8 columns.
   template <class Word>
-  __device__ void hand_over_narrow(const Word& word) {
+  __device__ void stage_and_signal_narrow(const Word& word) {
     await_empty();
 #pragma unroll
     for (int box = 0; box < Buffer::kBoxes; ++box) {
-      stage_narrow<Cut, 8>(rows_of(box), lane_, [&](int block, int i) __attribute__((always_inline)) { return word(box * 8 + block, i); });
+      stage_narrow<Traits, 8>(rows_of(box), lane_,
+                              [&](int block, int i) __attribute__((always_inline)) { return word(box * 8 + block, i); });
     }
-    announce();
+    signal_full();
   }
 
-  // values(block): the thread's four sums of a block of 8 columns.
+  // values(block): the thread's four accumulators of a block of 8 columns.
   template <class Values>
-  __device__ void hand_over_wide(const Values& values) {
+  __device__ void stage_and_signal_wide(const Values& values) {
     await_empty();
 #pragma unroll
     for (int box = 0; box < Buffer::kBoxes; ++box) {
       stage_wide(rows_of(box), lane_, [&](int block, int i) __attribute__((always_inline)) { return values(box * 4 + block)[i]; });
     }
-    announce();
+    signal_full();
   }
 
   __device__ unsigned char* rows_of(int box) const { return buffer_.box(box) + warp_ % 4 * (16 * 128); }
@@ -169,7 +169,7 @@ class ContractionEpilogue {
     mbarrier_wait(buffer_.empty, parity_ ^ 1);
     parity_ ^= 1;
   }
-  __device__ void announce() const {
+  __device__ void signal_full() const {
     wave_barrier();
     if (lane_ == 0) mbarrier_arrive(buffer_.full);
   }
@@ -178,7 +178,7 @@ class ContractionEpilogue {
   const Buffer buffer_;
   int warp_, lane_;
   uint32_t parity_ = 0, held_[kNarrowRound][2];
-  bool waits_ = false;
+  bool has_deferred_ = false;
 };
 
 }  // namespace vbgemm

@@ -1,5 +1,5 @@
-// The epilogue of a tile of a ragged product: a consumer warp stores its 16 rows as plain sums (store.h), as zeros, or as sums with a bias,
-// an activation, a gate and a row scale.
+// The epilogue of a tile of a ragged product: a consumer warp stores its 16 rows as unmodified sums (store.h), as zeros, or after bias,
+// activation, gate and row scale.
 #pragma once
 #include "gpu/sm90/source_groups.h"
 #include "gpu/sm90/store.h"
@@ -8,7 +8,7 @@
 
 namespace vbgemm {
 
-template <class Cut>
+template <class Traits>
 __device__ inline void store_zeros(const RowsDestination& to, int lane, bool wide_results) {
   constexpr Vector<uint32_t, 4> kZeros{};
   const int bytes = wide_results ? 4 : 2, line = to.cols * bytes;
@@ -24,7 +24,7 @@ struct RaggedFinish {
   const void* bias;        // the entry of the tile's first column, or null
   const float* row_scale;  // the entry of the warp's first row, or null
   Activation activation;
-  int gated;  // 0, or in a gated product the distance from a bias of the gate to that of the other half
+  int gated;  // 0, or in a gated product the distance from the gate's bias to the other half's
   bool wide_results;
 };
 
@@ -34,9 +34,9 @@ __device__ inline float bias_of(const RaggedFinish& finish, int col) {
   return finish.wide_results ? static_cast<const float*>(finish.bias)[col] : widen(static_cast<const T*>(finish.bias)[col]);
 }
 
-// The values of a gated product that has no bias; row_scale: of the thread's two rows. A thread has the gate and the other factor of an
-// element in the same place of both halves of its sums, so that nothing is exchanged. The tensor cores are idle meanwhile: hence the fast
-// division and exponential, which are right to about 1e-6.
+// The values of a gated product without bias. row_scale: the scales of the thread's two rows. A thread has an element's gate and other
+// factor at the same position of both halves of its accumulators, so no exchange between lanes is needed. The tensor cores are idle
+// meanwhile, hence the fast division and exponential (relative error about 1e-6).
 template <Activation kActivation, int kBlocks>
 __device__ inline auto gated(const float (&sums)[kBlocks][4], const float (&row_scale)[2]) {
   return [&sums, &row_scale](int block, int i) __attribute__((always_inline)) {
@@ -45,12 +45,12 @@ __device__ inline auto gated(const float (&sums)[kBlocks][4], const float (&row_
 }
 
 // Applies any epilogue and stores. The sums first go to shared memory unchanged, so that the epilogue is one loop and not a copy of its
-// code for every sum. Of a gated product, the first half of the sums is of the gate, and a round stages columns of both halves.
-template <class Cut, int kBlocks>
+// code for every sum. In a gated product the first half of the sums belongs to the gate, and a round stages columns of both halves.
+template <class Traits, int kBlocks>
 __device__ inline void store_finished(const RowsDestination& to, const float (&sums)[kBlocks][4], float* staging, int lane,
                                       const RaggedFinish& finish) {
   constexpr int kRound = 8, kLine = 64;                  // blocks of 8 columns in a round; elements in a staged line
-  const int results = finish.gated ? kLine / 2 : kLine;  // of a round and row
+  const int results = finish.gated ? kLine / 2 : kLine;  // per round and row
   cp_async_bulk_wait_group_read();
 #pragma unroll
   for (int round = 0; round < kBlocks / kRound; ++round) {
@@ -62,9 +62,9 @@ __device__ inline void store_finished(const RowsDestination& to, const float (&s
       float x[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) x[i] = finish.gated ? half[i] : all[i];
-      const int row = lane / 4, place = ((block ^ row) * 8) + lane % 4 * 2;
-      store_two(staging + row * kLine + place, x[0], x[1]);
-      store_two(staging + (row + 8) * kLine + place, x[2], x[3]);
+      const int row = lane / 4, col = ((block ^ row) * 8) + lane % 4 * 2;
+      store_two(staging + row * kLine + col, x[0], x[1]);
+      store_two(staging + (row + 8) * kLine + col, x[2], x[3]);
     }
     wave_barrier();
 #pragma unroll 1
@@ -82,17 +82,17 @@ __device__ inline void store_finished(const RowsDestination& to, const float (&s
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (finish.bias) {
-          x[i] += bias_of<Cut::kShortResults>(finish, col + i);
-          if (finish.gated) up[i] += bias_of<Cut::kShortResults>(finish, finish.gated + col + i);
+          x[i] += bias_of<Traits::kShortResults>(finish, col + i);
+          if (finish.gated) up[i] += bias_of<Traits::kShortResults>(finish, finish.gated + col + i);
         }
         x[i] = activate(finish.activation, x[i]);
         if (finish.gated) x[i] *= up[i];
         if (finish.row_scale) x[i] *= finish.row_scale[row];
       }
-      if (Cut::kElement == 4 || finish.wide_results) {
+      if (Traits::kElement == 4 || finish.wide_results) {
         store_bytes<8>(to.out + row * to.row_bytes + col * 4, x);
-      } else if constexpr (Cut::kElement < 4) {
-        const uint32_t bits = narrow_pair<Cut::kShortResults>(x[0], x[1]);
+      } else if constexpr (Traits::kElement < 4) {
+        const uint32_t bits = narrow_pair<Traits::kShortResults>(x[0], x[1]);
         store_bytes<4>(to.out + row * to.row_bytes + col * 2, &bits);
       }
     }
@@ -101,9 +101,9 @@ __device__ inline void store_finished(const RowsDestination& to, const float (&s
 
 template <class Source>
 class GroupEpilogue {
-  using Cut = typename Source::Cut;
-  static constexpr int kBlocks = Cut::kBlocks;
-  static constexpr bool kClipped = Cut::kContraction;  // TMA clips rows behind the end of a matrix, not behind the end of a group
+  using Traits = typename Source::Traits;
+  static constexpr int kBlocks = Traits::kBlocks;
+  static constexpr bool kClipped = Traits::kContraction;  // TMA clips rows after the end of a matrix, not after the end of a group
 
  public:
   static constexpr bool kStoresZeros = true;
@@ -111,13 +111,13 @@ class GroupEpilogue {
   __device__ GroupEpilogue(const GroupParameters& parameters, typename Source::Shared& shared, int warp, int lane)
       : parameters_(parameters), shared_(shared), warp_(warp), lane_(lane) {}
 
-  // Stores a tile, or keeps a part of it in registers until products of the next tile run. Returns whether the tile, which is at `place` of
+  // Stores a tile, or keeps a part of it in registers until the next tile's MMAs run. Returns whether the tile, which is in this slot of
   // the ring, is needed until then.
-  __device__ bool store(const RaggedTile& tile, int place, const float (&sums)[kBlocks][4]) {
+  __device__ bool store(const RaggedTile& tile, int slot, const float (&sums)[kBlocks][4]) {
     const RaggedSizes& sizes = parameters_.sizes;
     const RowsDestination to = destination(tile);
     unsigned char* const staging = shared_.staging[warp_];
-    const bool finishes = !Cut::kContraction && parameters_.finishes;
+    const bool finishes = !Traits::kContraction && parameters_.finishes;
     const bool gates = sizes.gated && !parameters_.bias;
     float row_scale[2] = {1, 1};
     if (gates && parameters_.row_scale) {
@@ -129,11 +129,11 @@ class GroupEpilogue {
     }
     const auto store_values = [&](auto blocks, const auto& value) __attribute__((always_inline)) {
       constexpr int kValueBlocks = decltype(blocks)::value;
-      if (Cut::kElement == 4 || parameters_.wide_results) {
-        store_wide<Cut, kClipped, kValueBlocks>(to, value, staging, lane_);
-      } else if constexpr (Cut::kBytes) {  // no registers are free to hold results until the next tile's products run
-        store_narrow<Cut, kClipped, kValueBlocks>(to, value, staging, lane_);
-      } else if constexpr (Cut::kElement == 2) {
+      if (Traits::kElement == 4 || parameters_.wide_results) {
+        store_wide<Traits, kClipped, kValueBlocks>(to, value, staging, lane_);
+      } else if constexpr (Traits::kIs8Bit) {  // no registers are free to defer results
+        store_narrow<Traits, kClipped, kValueBlocks>(to, value, staging, lane_);
+      } else if constexpr (Traits::kElement == 2) {
         rows_.template store<kClipped, kValueBlocks>(to, value, staging, lane_);
       }
     };
@@ -144,21 +144,21 @@ class GroupEpilogue {
     } else if (gates && parameters_.activation == Activation::gelu) {
       store_values(std::integral_constant<int, kBlocks / 2>{}, gated<Activation::gelu>(sums, row_scale));
     } else {
-      store_finished<Cut>(to, sums, reinterpret_cast<float*>(staging), lane_, finish_of(tile));
+      store_finished<Traits>(to, sums, reinterpret_cast<float*>(staging), lane_, finish_of(tile));
     }
-    waiting_ = place;
-    return rows_.waits();
+    deferred_slot_ = slot;
+    return rows_.has_deferred();
   }
 
   __device__ void store_zeros(const RaggedTile& tile) const {
-    if (!accumulates()) vbgemm::store_zeros<Cut>(destination(tile), lane_, parameters_.wide_results);
+    if (!accumulates()) vbgemm::store_zeros<Traits>(destination(tile), lane_, parameters_.wide_results);
   }
 
-  // Stores the results that wait in registers, and releases their tile.
-  __device__ void store_waiting() {
-    if (!rows_.waits()) return;
-    rows_.template store_waiting<kClipped>(destination(shared_.tile[waiting_]), shared_.staging[warp_], lane_);
-    release_tile(shared_, waiting_, lane_);
+  // Stores the deferred results and releases their tile.
+  __device__ void store_deferred() {
+    if (!rows_.has_deferred()) return;
+    rows_.template store_deferred<kClipped>(destination(shared_.tile[deferred_slot_]), shared_.staging[warp_], lane_);
+    release_tile(shared_, deferred_slot_, lane_);
   }
   __device__ void skip() const {}
 
@@ -167,18 +167,18 @@ class GroupEpilogue {
   __device__ RowsDestination destination(const RaggedTile& tile) const {
     const RaggedSizes& sizes = parameters_.sizes;
     const int row = tile.row + warp_ * 16;
-    const int64_t line = Cut::kContraction ? int64_t{tile.matrix} * sizes.k + row : row, row_bytes = int64_t{sizes.n} * result_bytes();
+    const int64_t line = Traits::kContraction ? int64_t{tile.matrix} * sizes.k + row : row, row_bytes = int64_t{sizes.n} * result_bytes();
     return {static_cast<char*>(parameters_.results) + line * row_bytes + tile.col * result_bytes(),
             row_bytes,
             tile.rows - warp_ * 16,
-            min(tile.cols, sizes.gated ? Cut::kCols / 2 : Cut::kCols),
+            min(tile.cols, sizes.gated ? Traits::kCols / 2 : Traits::kCols),
             parameters_.out,
             tile.col,
             row,
-            Cut::kContraction ? tile.matrix : 0,
+            Traits::kContraction ? tile.matrix : 0,
             accumulates()};
   }
-  __device__ bool accumulates() const { return Cut::kContraction && parameters_.accumulates; }
+  __device__ bool accumulates() const { return Traits::kContraction && parameters_.accumulates; }
   __device__ int result_bytes() const { return parameters_.wide_results ? 4 : 2; }
 
   __device__ RaggedFinish finish_of(const RaggedTile& tile) const {
@@ -193,8 +193,8 @@ class GroupEpilogue {
   const GroupParameters& parameters_;
   typename Source::Shared& shared_;
   int warp_, lane_;
-  NarrowRows<Cut> rows_;
-  int waiting_ = 0;  // the place in the ring of the tile whose results wait, which is kept until they are stored
+  NarrowRows<Traits> rows_;
+  int deferred_slot_ = 0;  // the slot of the tile whose results are deferred; it is released when they are stored
 };
 
 }  // namespace vbgemm

@@ -1,5 +1,5 @@
-// The epilogue of a tile whose transpose was computed (mainloop_mixed.h): a consumer warp has 16 columns of the result in each of its two
-// boxes, of which those of a gated product belong to the gate and to the other half.
+// The epilogue of a tile that was computed transposed (mainloop_mixed.h). A consumer warp has 16 columns of the result in each of its two
+// boxes; in a gated product one box belongs to the gate and one to the other half.
 #pragma once
 #include "gpu/sm90/store_groups.h"
 
@@ -7,9 +7,9 @@ namespace vbgemm {
 
 template <class Source>
 class MixedEpilogue {
-  using Cut = typename Source::Cut;
-  static constexpr int kCols = 16, kParts = 2, kPart = Cut::kBlocks / kParts, kRows = Cut::kRows;
-  static_assert(kParts * kRows * kCols * static_cast<int>(sizeof(float)) <= Cut::kStagingBytes && kRows == 32);
+  using Traits = typename Source::Traits;
+  static constexpr int kCols = 16, kParts = 2, kPart = Traits::kBlocks / kParts, kRows = Traits::kRows;
+  static_assert(kParts * kRows * kCols * static_cast<int>(sizeof(float)) <= Traits::kStagingBytes && kRows == 32);
 
  public:
   static constexpr bool kStoresZeros = true;
@@ -17,9 +17,9 @@ class MixedEpilogue {
   __device__ MixedEpilogue(const GroupParameters& parameters, typename Source::Shared& shared, int warp, int lane)
       : parameters_(parameters), staging_(reinterpret_cast<float*>(shared.staging[warp])), warp_(warp), lane_(lane) {}
 
-  // Returns that the tile is not needed any more.
-  __device__ bool store(const RaggedTile& tile, int, const float (&sums)[Cut::kBlocks][4]) const {
-    wave_barrier();  // all lanes have read what was staged before
+  // Returns false: the tile is no longer needed.
+  __device__ bool store(const RaggedTile& tile, int, const float (&sums)[Traits::kBlocks][4]) const {
+    wave_barrier();  // all lanes have read the previous contents
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
@@ -37,19 +37,19 @@ class MixedEpilogue {
   }
 
   __device__ void store_zeros(const RaggedTile& tile) const { store_rows<false>(tile); }
-  __device__ void store_waiting() const {}
+  __device__ void store_deferred() const {}
   __device__ void skip() const {}
 
  private:
   static constexpr int kVector = 8;  // adjacent results of a lane
   using Values = float[kVector];
 
-  // Four adjacent sums. These vectors are permuted within a row, against bank conflicts.
+  // A vector of four adjacent sums. The vectors are swizzled within a row against bank conflicts.
   __device__ float* staged(int part, int row, int vector) const {
     return staging_ + (part * kRows + row) * kCols + (vector ^ (row / 2 % 4)) * 4;
   }
 
-  // A lane has a vector of a row: few rows then keep few lanes busy, but each of these has several independent results.
+  // Each lane stores one vector of a row: few rows keep few lanes busy, but each lane has several independent results.
   template <bool kExist>
   __device__ void store_rows(const RaggedTile& tile) const {
     const RaggedSizes& sizes = parameters_.sizes;
@@ -58,7 +58,7 @@ class MixedEpilogue {
 #pragma unroll 1
     for (int item = lane_; item < tile.rows * kVectors * parts; item += 32) {
       const int within = item % kVectors * kVector, part = item / kVectors % parts, row = item / kVectors / parts;
-      const int left = part * 2 * Cut::kBox + warp_ / 4 * Cut::kBox + warp_ % 4 * kCols + within;
+      const int left = part * 2 * Traits::kBox + warp_ / 4 * Traits::kBox + warp_ % 4 * kCols + within;
       if (left >= tile.cols) continue;
       Values x = {};
       if constexpr (kExist) finish(tile, part, row, left, within, x);
@@ -69,13 +69,13 @@ class MixedEpilogue {
       } else {
         uint32_t words[kVector / 2];
 #pragma unroll
-        for (int i = 0; i < kVector / 2; ++i) words[i] = narrow_pair<Cut::kKind>(x[2 * i], x[2 * i + 1]);
+        for (int i = 0; i < kVector / 2; ++i) words[i] = narrow_pair<Traits::kKind>(x[2 * i], x[2 * i + 1]);
         store_bytes<16>(out + at * 2, words);
       }
     }
   }
 
-  // row_scale activation(sum + bias), times the other half in a gated product.
+  // row_scale activation(sum + bias), multiplied by the other half in a gated product.
   __device__ void finish(const RaggedTile& tile, int part, int row, int left, int within, Values& x) const {
     const RaggedSizes& sizes = parameters_.sizes;
     const int64_t column = int64_t{tile.matrix} * sizes.columns() + tile.col + left;
@@ -92,7 +92,7 @@ class MixedEpilogue {
     }
   }
 
-  // Sums and their bias, from `column` of all matrices' columns on.
+  // Loads sums and adds their bias; `column` counts the columns of all matrices.
   __device__ void load(int part, int row, int within, int64_t column, Values& x) const {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) x[i] = staged(part, row, (within + i) / 4)[i % 4];
@@ -100,7 +100,7 @@ class MixedEpilogue {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       x[i] += parameters_.wide_results ? static_cast<const float*>(parameters_.bias)[column + i]
-                                       : widen(static_cast<const typename Cut::T*>(parameters_.bias)[column + i]);
+                                       : widen(static_cast<const typename Traits::T*>(parameters_.bias)[column + i]);
     }
   }
 

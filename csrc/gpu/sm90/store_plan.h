@@ -1,5 +1,5 @@
-// The epilogue of a plan's tiles: a consumer warp stores its 16 rows by TMA, or through shared memory by threads, which
-// see to epilogues, unaligned rows, partial sums and a C stored by columns.
+// The epilogue of a plan's tiles: a consumer warp stores its 16 rows by TMA, or through shared memory by threads, which handle epilogues,
+// unaligned rows, partial sums and a column-major C.
 #pragma once
 #include "gpu/sm90/source_plan.h"
 #include "gpu/sm90/store.h"
@@ -7,19 +7,19 @@
 
 namespace vbgemm {
 
-template <class Cut, class T>
-__device__ inline void store_by_tma(const CUtensorMap& map, const TilePlace<T>& place, int warp, const float (&sums)[Cut::kBlocks][4],
+template <class Traits, class T>
+__device__ inline void store_by_tma(const CUtensorMap& map, const ResolvedTile<T>& place, int warp, const float (&sums)[Traits::kBlocks][4],
                                     unsigned char* staging, int lane) {
   const RowsDestination to{nullptr, 0, place.rows - warp * 16, place.cols, map, 0, warp * 16, 0};
   const auto sum = [&](int block, int i) __attribute__((always_inline)) { return sums[block][i]; };
   if (place.stores_sums()) {
-    store_wide<Cut, true, Cut::kBlocks>(to, sum, staging, lane);
+    store_wide<Traits, true, Traits::kBlocks>(to, sum, staging, lane);
   } else {
-    store_narrow<Cut, true, Cut::kBlocks>(to, sum, staging, lane);
+    store_narrow<Traits, true, Traits::kBlocks>(to, sum, staging, lane);
   }
 }
 
-// A warp's sums on their way to C: 16 rows by 32 columns at a time, seen as the tile of a CTA of 32 threads (tensor_store.h).
+// A piece of a warp's results, 16 rows by 32 columns, stored as if it were the tile of a CTA of 32 threads (tensor_store.h).
 struct Patch {
   using Sum = float;
   static constexpr int kRows = 16, kCols = 32, kThreads = 32, kSplit = 1;
@@ -27,7 +27,7 @@ struct Patch {
 };
 
 template <class Out, int kWidth, class T>
-__device__ inline void store_patch(const TilePlace<T>& place, int row, int col, float* plane, int lane) {
+__device__ inline void store_patch(const ResolvedTile<T>& place, int row, int col, float* plane, int lane) {
   Planes<Patch, kWidth> mine(lane, plane);
   const int rows = min(place.rows - row, Patch::kRows);
   const int count = col + mine.col < place.cols ? max(rows - mine.row + mine.kStep - 1, 0) / mine.kStep : 0;
@@ -40,14 +40,16 @@ __device__ inline void store_patch(const TilePlace<T>& place, int row, int col, 
   store_elements<Out>(place, mine, count, 1);
 }
 
-template <class Out, class Cut, class T>
-__device__ inline void store_patches(const TilePlace<T>& place, int warp, const float (&sums)[Cut::kBlocks][4], float* plane, int lane) {
+template <class Out, class Traits, class T>
+__device__ inline void store_patches(const ResolvedTile<T>& place, int warp, const float (&sums)[Traits::kBlocks][4], float* plane,
+                                     int lane) {
   constexpr int kVector = 4, kRound = Patch::kCols / 8;  // blocks of 8 columns in a patch
-  const auto takes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
-  const bool vectors = takes(place.matrix[kC]) && (!place.fused || (takes(place.matrix[kSource]) && takes(place.matrix[kBias])));
-  cp_async_bulk_wait_group_read();  // TMA has read what was staged there before
+  const auto vectorizes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
+  const bool vectors =
+      vectorizes(place.matrix[kC]) && (!place.fused || (vectorizes(place.matrix[kSource]) && vectorizes(place.matrix[kBias])));
+  cp_async_bulk_wait_group_read();  // TMA has read the previous contents
 #pragma unroll
-  for (int round = 0; round < Cut::kBlocks / kRound; ++round) {
+  for (int round = 0; round < Traits::kBlocks / kRound; ++round) {
     wave_barrier();
 #pragma unroll
     for (int block = 0; block < kRound; ++block) {
@@ -66,21 +68,21 @@ __device__ inline void store_patches(const TilePlace<T>& place, int warp, const 
   }
 }
 
-template <class Cut, class T>
-__device__ inline void store_by_threads(const TilePlace<T>& place, int warp, const float (&sums)[Cut::kBlocks][4], unsigned char* staging,
-                                        int lane) {
-  static_assert(Patch::kPlane * sizeof(float) <= Cut::kStagingBytes);
+template <class Traits, class T>
+__device__ inline void store_by_threads(const ResolvedTile<T>& place, int warp, const float (&sums)[Traits::kBlocks][4],
+                                        unsigned char* staging, int lane) {
+  static_assert(Patch::kPlane * sizeof(float) <= Traits::kStagingBytes);
   float* const plane = reinterpret_cast<float*>(staging);
   if (place.stores_sums()) {
-    store_patches<float, Cut>(place, warp, sums, plane, lane);
+    store_patches<float, Traits>(place, warp, sums, plane, lane);
   } else {
-    store_patches<T, Cut>(place, warp, sums, plane, lane);
+    store_patches<T, Traits>(place, warp, sums, plane, lane);
   }
 }
 
 template <class Source>
 class PlanEpilogue {
-  using Cut = typename Source::Cut;
+  using Traits = typename Source::Traits;
 
  public:
   static constexpr bool kStoresZeros = false;  // a tile of depth 0 may have an epilogue
@@ -88,18 +90,18 @@ class PlanEpilogue {
   __device__ PlanEpilogue(const PlanParameters&, typename Source::Shared& shared, int warp, int lane)
       : staging_(shared.staging[warp]), warp_(warp), lane_(lane) {}
 
-  // Returns whether the tile is needed for longer: results never wait here.
-  __device__ bool store(const typename Source::Tile& tile, int, const float (&sums)[Cut::kBlocks][4]) const {
+  // Returns whether the tile is still needed: results are never deferred here.
+  __device__ bool store(const typename Source::Tile& tile, int, const float (&sums)[Traits::kBlocks][4]) const {
     if (tile.stored_by_tma) {
-      store_by_tma<Cut>(tile.maps->c, tile, warp_, sums, staging_, lane_);
+      store_by_tma<Traits>(tile.maps->c, tile, warp_, sums, staging_, lane_);
     } else {
-      store_by_threads<Cut>(tile, warp_, sums, staging_, lane_);
+      store_by_threads<Traits>(tile, warp_, sums, staging_, lane_);
     }
     return false;
   }
   __device__ void store_zeros(const typename Source::Tile&) const {}
-  __device__ void store_waiting() const {}
-  // Stores nothing. But as after a store, TMA must have finished reading the staged rows of the tile before, whose maps are soon replaced.
+  __device__ void store_deferred() const {}
+  // Stores nothing, but waits as a store would: TMA must have read the previous tile's staged rows, whose maps are about to be replaced.
   __device__ void skip() const { cp_async_bulk_wait_group_read(); }
 
  private:

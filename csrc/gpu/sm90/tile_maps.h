@@ -1,6 +1,6 @@
-// The TMA descriptors (tensor maps) of the matrices of a plan's tile. A map holds an address, so that it cannot be a constant of the
-// program. The warp that finds a tile makes the tile's maps, in a place of the workspace that belongs to the CTA: the driver's function on
-// the host would take longer than the products of many small problems, and a kernel of its own delays the first tile of a call.
+// The TMA descriptors (tensor maps) of a plan tile's matrices. A map holds an address, so it cannot be a constant of the program. The warp
+// that finds a tile makes the tile's maps in the CTA's part of the workspace: encoding them on the host would take longer than the products
+// of many small problems, and a separate kernel would delay the first tile of a call.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/tile/tile_place.h"
@@ -12,14 +12,14 @@ struct TileMaps {
 };
 static_assert(sizeof(TileMaps) == kTileMapBytes);
 
-// The parameters of a kernel of a plan's tiles. `factor` and `result` are maps of the right types and boxes; a tile's address, size and
-// stride replace theirs.
+// The parameters of a kernel that computes a plan's tiles. `factor` and `result` are template maps with the right types and boxes; each
+// tile sets its own address, size and stride.
 struct PlanParameters {
   KernelParameters call;
   CUtensorMap factor, result;
 };
 
-// A matrix as TMA copies it: lines of adjacent elements. `data` is null where TMA cannot copy it.
+// A matrix as TMA copies it: lines of adjacent elements. `data` is null if TMA cannot copy it.
 struct LinesOfMatrix {
   const void* data;
   int32_t items, lines;

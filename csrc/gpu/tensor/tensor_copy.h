@@ -1,7 +1,7 @@
-// Copies one operand of a tensor tile, step by step along K, from global to shared memory.
+// Copies one operand of a tensor tile, one K step after another, from global to shared memory.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
-#include "gpu/tensor/tensor_cut.h"
+#include "gpu/tensor/tensor_traits.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
@@ -14,11 +14,11 @@ __device__ inline bool lines_are_aligned(const MatrixView& x, int64_t line_strid
 
 // How an operand of a tile is copied. vectors: in 16-byte vectors. elements: element by element. shifted: in the aligned 16-byte vectors
 // that contain a line's elements, after which each line is shifted into place. The last is for 2-byte elements, which are too small for an
-// asynchronous copy of their own. (Bytes are copied element by element instead, four adjacent ones by one thread.) across: element by
-// element, for lines along K of a matrix that is contiguous across K (its line stride is 1).
+// asynchronous copy of their own. (Bytes are copied element by element instead, four adjacent ones per thread.) across: element by element,
+// transposing a matrix that is not contiguous along K into K-major lines (its line stride is 1).
 enum class CopyMode { vectors, elements, shifted, across };
 
-// Returns the fastest way for an operand's rows x cols elements. Its lines are columns where columns are contiguous, and rows otherwise.
+// Returns the fastest mode for an operand's rows x cols elements. Its lines are columns where columns are contiguous, and rows otherwise.
 template <class T>
 __device__ inline CopyMode copy_mode(const MatrixView& x, int rows, int cols) {
   if (x.access == Access::vectors) return CopyMode::vectors;
@@ -30,7 +30,7 @@ __device__ inline CopyMode copy_mode(const MatrixView& x, int rows, int cols) {
   return sizeof(T) == 2 && line_stride >= kVectorItems ? CopyMode::shifted : CopyMode::elements;
 }
 
-// A way of copying that is a compile-time constant, and one that is known at run time only.
+// A copy mode that is a compile-time constant, and one that is only known at run time.
 template <CopyMode kWay>
 struct StaticMode {
   __device__ constexpr operator CopyMode() const { return kWay; }
@@ -40,9 +40,9 @@ struct RuntimeMode {
   __device__ operator CopyMode() const { return mode; }
 };
 
-// kLinesAreRows: the lines are rows of the matrix, otherwise its columns. kKeepsPlaces: the values that each step needs again are kept in
-// registers, otherwise they are read again from shared memory, where `from` lies.
-template <class T, class Lines, bool kLinesAreRows, int kThreads, bool kKeepsPlaces, class Mode>
+// kLinesAreRows: the lines are rows of the matrix, otherwise its columns. kKeepsAddresses: strides and addresses are kept in registers;
+// otherwise each step reads them from `from` in shared memory again.
+template <class T, class Lines, bool kLinesAreRows, int kThreads, bool kKeepsAddresses, class Mode>
 class LineCopy {
  public:
   __device__ LineCopy(const MatrixView& from, Mode mode)
@@ -70,14 +70,14 @@ class LineCopy {
   }
 
   // Required between the arrival of this thread's copies of a step and the barrier that makes them visible to the thread block. It zeroes
-  // the elements of each line beyond `items`, if the copy did not.
+  // the elements of each line after `items` if the copy did not.
   __device__ void finish(T* shared, int items) const {
     if constexpr (kBytes == 2) {
       if (mode_ == CopyMode::shifted) shift_vectors(shared, items);
     }
   }
 
-  // Required between the arrival of a step's copies and this thread's visits: other threads may have copied what it visits.
+  // Required between the arrival of a step's copies and this thread's visits: other threads may have copied the vectors that it visits.
   __device__ void wait_for_visits() const {
     if (mode_ != CopyMode::vectors) block_barrier();
   }
@@ -96,7 +96,7 @@ class LineCopy {
  private:
   static constexpr int kBytes = static_cast<int>(sizeof(T));
 
-  // Adjacent threads copy adjacent parts of a line; the copies of one thread are kStep lines apart.
+  // Adjacent threads copy adjacent vectors (or elements) of a line; a thread's copies are kStep lines apart.
   template <int kWidth>
   struct Spread {
     static constexpr int kAcross = Lines::kItems / kWidth, kStep = kThreads / kAcross, kCopies = Lines::kLines / kStep;
@@ -109,23 +109,23 @@ class LineCopy {
   using ByVectors = Spread<kVectorItems>;
   using ByElements = Spread<kBytes == 1 ? 4 : 1>;
 
-  // A warp copies sixteen lines by two items at a time, or fewer lines where there are too few. Two elements then go to each bank of
-  // SwizzledLines. Eight lines by four items, which go to different banks, lie in twice as many cache lines, and take longer; so do 32
-  // lines (docs/design/kernels.md, K7).
+  // A warp copies sixteen lines by two items at a time, or fewer lines if there are too few. This is a two-way bank conflict in
+  // SwizzledLines. Eight lines by four items would have none, but touch twice as many cache lines and take longer; so do 32 lines
+  // (docs/design/kernels.md, K7).
   struct Across {
-    static constexpr int kLinesAWarp = Lines::kLines * kLanes / kThreads;
-    static constexpr int kLinesEach = kLinesAWarp < 16 ? kLinesAWarp : 16, kItemsEach = kLanes / kLinesEach;
-    static constexpr int kStep = kThreads / kItemsEach, kCopies = Lines::kLines / kStep;  // along the lines
+    static constexpr int kLinesPerWarp = Lines::kLines * kLanes / kThreads;
+    static constexpr int kWarpLines = kLinesPerWarp < 16 ? kLinesPerWarp : 16, kWarpItems = kLanes / kWarpLines;
+    static constexpr int kStep = kThreads / kWarpItems, kCopies = Lines::kLines / kStep;  // along the lines
 
-    __device__ static int line(int thread) { return thread / kLanes * kLinesEach + thread % kLinesEach; }
-    __device__ static int item(int thread) { return thread / kLinesEach % kItemsEach; }
+    __device__ static int line(int thread) { return thread / kLanes * kWarpLines + thread % kWarpLines; }
+    __device__ static int item(int thread) { return thread / kWarpLines % kWarpItems; }
   };
 
-  __device__ int thread() const { return kKeepsPlaces ? thread_ : thread_index(); }
-  __device__ int64_t line_stride() const { return kKeepsPlaces ? stride_ : kLinesAreRows ? from_.row_stride : from_.col_stride; }
+  __device__ int thread() const { return kKeepsAddresses ? thread_ : thread_index(); }
+  __device__ int64_t line_stride() const { return kKeepsAddresses ? stride_ : kLinesAreRows ? from_.row_stride : from_.col_stride; }
   __device__ int64_t item_stride() const { return kLinesAreRows ? from_.col_stride : 1; }  // lines are columns where these are contiguous
 
-  // The destination of the thread's copy number `copy`, or of the element `behind` elements further on in its line.
+  // The destination of the thread's copy number `copy`, `behind` elements further on in its line.
   template <class Spread>
   __device__ static T* place_of(T* shared, int thread, int copy, int behind = 0) {
     return shared + Lines::at(Spread::line(thread), Spread::item(thread) + behind, copy * Spread::kStep);
@@ -153,7 +153,7 @@ class LineCopy {
     const uint32_t next = static_cast<uint32_t>(item_stride());
     const T* from = source_;
     const int64_t step = ByElements::kStep * line_stride();
-#pragma unroll kKeepsPlaces ? 4 : 1  // more loads in flight, where there are registers for them
+#pragma unroll kKeepsAddresses ? 4 : 1  // more loads in flight if there are registers for them
     for (int i = 0; i < ByElements::kCopies; ++i, from += step) {
       gather_four_bytes(place_of<ByElements>(shared, thread, i), from, next, i * ByElements::kStep < limit ? left : 0);
     }
@@ -174,12 +174,12 @@ class LineCopy {
   }
 
   __device__ void start_across(T* shared, int lines, int items) const {
-    static_assert(Lines::kLines % Across::kStep == 0 && Lines::kItems % Across::kItemsEach == 0);
+    static_assert(Lines::kLines % Across::kStep == 0 && Lines::kItems % Across::kWarpItems == 0);
     const int thread = this->thread(), line = Across::line(thread), item = Across::item(thread), left = items - item;
     const T* from = source_;
-    const int64_t step = Across::kItemsEach * item_stride();
+    const int64_t step = Across::kWarpItems * item_stride();
 #pragma unroll
-    for (int behind = 0; behind < Lines::kItems; behind += Across::kItemsEach, from += step) {
+    for (int behind = 0; behind < Lines::kItems; behind += Across::kWarpItems, from += step) {
       const int limit = behind < left ? lines - line : 0;
 #pragma unroll
       for (int i = 0; i < Across::kCopies; ++i) {
@@ -189,17 +189,15 @@ class LineCopy {
     }
   }
 
-  // The number of elements by which this thread's lines begin after a multiple of 16 bytes. It is the same for all of its lines and all
-  // steps along K.
+  // The misalignment of this thread's lines, in elements after a 16-byte boundary. It is the same for all of its lines and all K steps.
   __device__ int shift() const {
     static_assert(ByVectors::kStep % kVectorItems == 0);
     return static_cast<int>(reinterpret_cast<uintptr_t>(source_) / kBytes % kVectorItems);
   }
 
-  // The first vector of a line may begin with elements that precede the line, and its last vector may end with elements that follow it.
-  // Those elements belong to another line or to the gap between lines, so that reading them is safe, except for the very last line, whose
-  // end is copied element by element. A shifted line has one vector more than an aligned one; the thread that copies the last vector copies
-  // that one too.
+  // A line's first vector may begin before the line, and its last vector may end after it. The extra elements belong to another line or to
+  // the gap between lines, so reading them is safe, except for the last line, whose end is copied element by element. A shifted line has
+  // one vector more than an aligned line; the thread that copies the last vector copies it too.
   __device__ void start_shifted(T* shared, int lines, int items) const {
     const int thread = this->thread(), shift = this->shift(), item = ByVectors::item(thread), limit = lines - ByVectors::line(thread);
     const int left = shift + items - item;
@@ -209,7 +207,7 @@ class LineCopy {
     const bool last = item == Lines::kItems - kVectorItems;
     const int place = last && left > kVectorItems ? kVectorItems : 0, count = left - place;
     const bool is_part = count > 0 && count < kVectorItems;
-    const int very_last = limit - 1, apart = is_part ? very_last : -1;  // the line whose last vector is copied by elements
+    const int last_line = limit - 1, apart = is_part ? last_line : -1;  // the line whose last vector is copied by elements
 #pragma unroll
     for (int i = 0; i < ByVectors::kCopies; ++i, from += step) {
       const int line = i * ByVectors::kStep, there = line < limit ? left : 0;
@@ -221,8 +219,8 @@ class LineCopy {
       copy(0);
       if (last) copy(kVectorItems);
     }
-    if (!is_part || very_last < 0 || very_last % ByVectors::kStep != 0) return;
-    const int copy = very_last / ByVectors::kStep;
+    if (!is_part || last_line < 0 || last_line % ByVectors::kStep != 0) return;
+    const int copy = last_line / ByVectors::kStep;
     if (copy < ByVectors::kCopies) start_part(place_of<ByVectors>(shared, thread, copy, place), first + copy * step + place, count);
   }
 
@@ -251,20 +249,41 @@ class LineCopy {
     return count > 2 * kWord + 1 ? word : count > 2 * kWord ? word & 0xffffu : 0;
   }
 
-  // Each thread shifts the vectors that it has copied. A line belongs to one warp, so that the warp's barriers are enough.
+  // A warp shifts the lines that it has copied. A lane shifts two adjacent vectors of a line, for which it reads three: with a vector for
+  // each lane, every vector would be read twice. So a warp shifts the lines of two copies at a time, unless lines have one vector. Lines
+  // that begin at a multiple of 16 bytes stay as they are, except for elements behind their end, which become zero. Shared memory is what
+  // bounds tiles of such rows (docs/design/alignment.md, A3).
   __device__ void shift_vectors(T* shared, int items) const {
-    static_assert(kLanes % ByVectors::kAcross == 0);
-    const int shift = this->shift();
-    const int thread = this->thread();
+    constexpr int kVectors = ByVectors::kAcross % 2 == 0 ? 2 : 1, kLanesOfCopy = kLanes / kVectors,
+                  kLanesOfLine = ByVectors::kAcross / kVectors;
+    static_assert(kLanes % ByVectors::kAcross == 0 && ByVectors::kStep % kVectorItems == 0);
+    const int thread = this->thread(), lane = thread % kLanes, which = lane / kLanesOfCopy;  // of the copies that are shifted together
+    const int line = (thread - lane) / ByVectors::kAcross + lane % kLanesOfCopy / kLanesOfLine;
+    const int item = lane % kLanesOfLine * (kVectors * kVectorItems);
+    // The number of elements by which the lane's lines begin after a multiple of 16 bytes: the same in all copies and steps along K.
+    const uint32_t first = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from_.first) / kBytes);
+    const int shift = static_cast<int>((first + line * static_cast<uint32_t>(line_stride())) % kVectorItems);
+    const bool changes = shift > 0 || items < Lines::kItems;
     wave_barrier();
 #pragma unroll
-    for (int i = 0; i < ByVectors::kCopies; ++i) {
-      Piece* const piece = reinterpret_cast<Piece*>(place_of<ByVectors>(shared, thread, i));
-      const Piece low = *piece, high = *reinterpret_cast<const Piece*>(place_of<ByVectors>(shared, thread, i, kVectorItems));
+    for (int copy = 0; copy < ByVectors::kCopies; copy += kVectors) {
+      const bool mine = changes && (ByVectors::kCopies % kVectors == 0 || copy + which < ByVectors::kCopies);
+      const auto vector = [&](int i) __attribute__((always_inline)) -> Piece& {
+        return *reinterpret_cast<Piece*>(shared + Lines::at(line, item + i * kVectorItems, (copy + which) * ByVectors::kStep));
+      };
+      Piece piece[kVectors + 1] = {};
+      if (mine) {
+#pragma unroll
+        for (int i = 0; i <= kVectors; ++i) piece[i] = vector(i);
+      }
       wave_barrier();
-      Piece result = shifted_vector(low, high, shift);
-      if (items < Lines::kItems) result = first_items(result, items - ByVectors::item(thread));
-      *piece = result;
+      if (!mine) continue;
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        Piece result = shifted_vector(piece[i], piece[i + 1], shift);
+        if (items < Lines::kItems) result = first_items(result, items - item - i * kVectorItems);
+        vector(i) = result;
+      }
     }
   }
 

@@ -1,25 +1,25 @@
-// One dot-product tile (simt/dot_tile.h) on tensor cores, for more columns or wider numbers than the ordinary multiply-add units keep up
-// with. Each warp loads its own rows of A directly into fragment registers; shared memory holds B only.
+// One dot-product tile (simt/dot_tile.h) on tensor cores, for more columns or wider types than the SIMT units can keep up with. Each warp
+// loads its own rows of A directly into fragment registers; shared memory holds B only.
 #pragma once
 #include "gpu/tensor/tensor_copy.h"
-#include "gpu/tensor/tensor_dot_cut.h"
+#include "gpu/tensor/tensor_dot_traits.h"
 #include "gpu/tensor/tensor_store.h"
 
 namespace vbgemm {
 
-// Reads a lane's vectors of its two rows of A, kTogether lines at a time. Rows beyond the tile's last row read the last row again; nothing
-// will be stored for them. kVectors: all 16-byte vectors are aligned. Otherwise A is read by elements, one line at a time for 2-byte
-// elements, since each of these would occupy a 4-byte register.
-template <class Cut, class T, bool kVectors>
+// Reads a lane's vectors of its two rows of A, kLinesInFlight lines at a time. Rows beyond the tile's last row read the last row again;
+// nothing will be stored for them. kVectors: all 16-byte vectors are aligned. Otherwise A is read by elements, and 2-byte elements one line
+// at a time, since each would occupy a 4-byte register.
+template <class Traits, class T, bool kVectors>
 class TensorDotReader {
  public:
-  using Line = typename Cut::Line;
-  static constexpr int kTogether = kVectors || sizeof(T) > 2 ? Cut::kLines : 1;
-  using Pieces = typename Line::Piece[2][kTogether];
+  using Line = typename Traits::Line;
+  static constexpr int kLinesInFlight = kVectors || sizeof(T) > 2 ? Traits::kLines : 1;
+  using Pieces = typename Line::Piece[2][kLinesInFlight];
 
   // `a` is in shared memory and is read again at each step, which is cheaper than holding it in registers.
   __device__ TensorDotReader(const MatrixView& a, int rows) : a_(a) {
-    const int thread = thread_index(), row = thread / kLanes * Cut::kWaveRows + thread % kLanes / 4;
+    const int thread = thread_index(), row = thread / kLanes * Traits::kWaveRows + thread % kLanes / 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int mine = row + 8 * half;
@@ -27,21 +27,21 @@ class TensorDotReader {
     }
   }
 
-  // Reads the vectors of the lines that begin at step `k`. kWhole: all of their steps exist; otherwise steps from `depth` on are zero. (A
-  // run-time test here would make both cases meet in the same registers, through moves that wait for the loads.)
+  // Reads the vectors of the lines that begin at K element `k`. kWhole: all of their elements exist; otherwise elements from `depth` on are
+  // zero. (A run-time test here would make both cases meet in the same registers, through moves that wait for the loads.)
   template <bool kWhole>
   __device__ void read(int k, int depth, Pieces& x) const {
     const int begin = k + thread_index() % 4 * Line::kPiece;
     const int64_t col_stride = kVectors ? 1 : a_.col_stride;
     const T* const from[2] = {first_[0] + begin * col_stride, first_[1] + begin * col_stride};
 #pragma unroll
-    for (int line = 0; line < kTogether; ++line) {
+    for (int line = 0; line < kLinesInFlight; ++line) {
       const int ahead = line * Line::kDepth, left = kWhole ? Line::kPiece : depth - begin - ahead;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if constexpr (kVectors) {
           x[half][line] = {};
-          if (left > 0) load_streamed<kVectorBytes>(&x[half][line], from[half] + ahead);  // the depth is a multiple of the vector
+          if (left > 0) load_streamed<kVectorBytes>(&x[half][line], from[half] + ahead);  // depth is a multiple of the vector width
         } else {
           x[half][line] = elements(from[half] + ahead * col_stride, col_stride, left);
         }
@@ -66,84 +66,84 @@ class TensorDotReader {
   const T* first_[2];
 };
 
-// sums += A B for some lines of K; `b` points to their B.
-template <class Cut, class LinesB, class T, class Piece, int kTogether>
-__device__ inline void multiply_lines(const Piece (&x)[2][kTogether], const T* b, Sums<Cut>& sums) {
+// sums += A B for kLinesInFlight lines; `b` points to their part of B.
+template <class Traits, class LinesB, class T, class Piece, int kLinesInFlight>
+__device__ inline void multiply_lines(const Piece (&x)[2][kLinesInFlight], const T* b, Sums<Traits>& sums) {
 #pragma unroll
-  for (int line = 0; line < kTogether; ++line) {
-    Piece y[Cut::kBlocksAcross];
+  for (int line = 0; line < kLinesInFlight; ++line) {
+    Piece y[Traits::kBlocksN];
 #pragma unroll
-    for (int j = 0; j < Cut::kBlocksAcross; ++j) y[j] = LinesB::read(b, line, j);
+    for (int j = 0; j < Traits::kBlocksN; ++j) y[j] = LinesB::read(b, line, j);
 #pragma unroll
-    for (int w = 0; w < Cut::Line::kWords; w += 2) {
+    for (int w = 0; w < Traits::Line::kWords; w += 2) {
       const auto &upper = x[0][line].element, &lower = x[1][line].element;
-      Register<T> left[1][4] = {{upper[w], lower[w], upper[w + 1], lower[w + 1]}}, right[Cut::kBlocksAcross][2];
+      Register<T> left[1][4] = {{upper[w], lower[w], upper[w + 1], lower[w + 1]}}, right[Traits::kBlocksN][2];
 #pragma unroll
-      for (int j = 0; j < Cut::kBlocksAcross; ++j) right[j][0] = y[j].element[w], right[j][1] = y[j].element[w + 1];
-      multiply_chunk<Cut>(left, right, sums);
+      for (int j = 0; j < Traits::kBlocksN; ++j) right[j][0] = y[j].element[w], right[j][1] = y[j].element[w + 1];
+      multiply_chunk<Traits>(left, right, sums);
     }
   }
 }
 
 // sums += A B, with B in shared memory in the layout LinesB. The first loads of a step of A are in flight while the step's B is waited for.
-template <class Cut, class LinesB, bool kVectors, class T, class Mode>
-__device__ inline void add_dots(const TilePlace<T>& place, T* shared, Mode mode, Sums<Cut>& sums) {
+template <class Traits, class LinesB, bool kVectors, class T, class Mode>
+__device__ inline void add_dots(const ResolvedTile<T>& place, T* shared, Mode mode, Sums<Traits>& sums) {
   const MatrixView& b = place.matrix[kB];
-  constexpr bool kAlong = LinesB::kDepthItems;
-  using Reader = TensorDotReader<Cut, T, kVectors>;
+  constexpr bool kIsKMajorB = LinesB::kKMajor;
+  using Reader = TensorDotReader<Traits, T, kVectors>;
   const Reader rows(place.matrix[kA], place.rows);
-  LineCopy<T, LinesB, !kAlong, Cut::kThreads, false, Mode> copy(b, mode);
+  LineCopy<T, LinesB, !kIsKMajorB, Traits::kThreads, false, Mode> copy(b, mode);
   const int depth = place.depth, cols = place.cols;
   int uncopied = depth;  // negative once the copies have run past the end of K
   const auto start_step = [&](T* stage) {
     if (uncopied > 0) {
-      copy.start(stage, kAlong ? cols : uncopied, kAlong ? uncopied : cols);
-      copy.advance(Cut::kDepth * b.row_stride);
+      copy.start(stage, kIsKMajorB ? cols : uncopied, kIsKMajorB ? uncopied : cols);
+      copy.advance(Traits::kDepth * b.row_stride);
     }
-    uncopied -= Cut::kDepth;
+    uncopied -= Traits::kDepth;
     cp_async_commit_group();
   };
   await_previous_kernel();
 #pragma unroll 1
-  for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
+  for (int slot = 0; slot < Traits::kStages - 1; ++slot) start_step(shared + slot * Traits::kStageElements);
 
   const int first = LinesB::first();
-  T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
+  T* const last_stage = shared + (Traits::kStages - 1) * Traits::kStageElements;
   T* stage = shared;
   const auto take_step = [&](auto whole, int k) __attribute__((always_inline)) {
     constexpr bool kWhole = decltype(whole)::value;
     typename Reader::Pieces x;
     rows.template read<kWhole>(k, depth, x);
-    cp_async_wait_group<Cut::kStages - 2>();
-    copy.finish(stage, kAlong ? depth - k : LinesB::kItems);
+    cp_async_wait_group<Traits::kStages - 2>();
+    copy.finish(stage, kIsKMajorB ? depth - k : LinesB::kItems);
     block_barrier();  // this step's B is visible, and no thread reads the previous stage any more
-    start_step(stage == shared ? last_stage : stage - Cut::kStageElements);
-    multiply_lines<Cut, LinesB>(x, stage + first, sums);
+    start_step(stage == shared ? last_stage : stage - Traits::kStageElements);
+    multiply_lines<Traits, LinesB>(x, stage + first, sums);
 #pragma unroll 1
-    for (int line = Reader::kTogether; line < Cut::kLines; line += Reader::kTogether) {
-      rows.template read<kWhole>(k + line * Cut::Line::kDepth, depth, x);
-      multiply_lines<Cut, LinesB>(x, stage + first + line * LinesB::kLineElements, sums);
+    for (int line = Reader::kLinesInFlight; line < Traits::kLines; line += Reader::kLinesInFlight) {
+      rows.template read<kWhole>(k + line * Traits::Line::kDepth, depth, x);
+      multiply_lines<Traits, LinesB>(x, stage + first + line * LinesB::kLineElements, sums);
     }
-    stage = stage == last_stage ? shared : stage + Cut::kStageElements;
+    stage = stage == last_stage ? shared : stage + Traits::kStageElements;
   };
   int k = 0;
 #pragma unroll 1
-  for (; k + Cut::kDepth <= depth; k += Cut::kDepth) take_step(std::true_type(), k);
+  for (; k + Traits::kDepth <= depth; k += Traits::kDepth) take_step(std::true_type(), k);
   if (k < depth) take_step(std::false_type(), k);
 }
 
 // Computes one tile. Each way to read A and B has a loop of its own, because code that a loop does not need would cost it instruction
 // fetches.
-template <class Cut, class T>
-__device__ __forceinline__ void multiply_tensor_dots(const TilePlace<T>& place, T* shared) {
+template <class Traits, class T>
+__device__ __forceinline__ void multiply_tensor_dots(const ResolvedTile<T>& place, T* shared) {
   const MatrixView& b = place.matrix[kB];
-  Sums<Cut> sums = {};
+  Sums<Traits> sums = {};
   const auto with_b = [&](auto along, auto mode) __attribute__((always_inline)) {
-    using LinesB = typename Cut::template B<decltype(along)::value>;
+    using LinesB = typename Traits::template B<decltype(along)::value>;
     if (place.matrix[kA].access == Access::vectors) {
-      add_dots<Cut, LinesB, true>(place, shared, mode, sums);
+      add_dots<Traits, LinesB, true>(place, shared, mode, sums);
     } else {
-      add_dots<Cut, LinesB, false>(place, shared, mode, sums);
+      add_dots<Traits, LinesB, false>(place, shared, mode, sums);
     }
   };
   const RuntimeMode mode{copy_mode<T>(b, place.depth, place.cols)};
@@ -154,7 +154,7 @@ __device__ __forceinline__ void multiply_tensor_dots(const TilePlace<T>& place, 
   } else {
     with_b(std::false_type(), StaticMode<CopyMode::elements>());
   }
-  store_sums<Cut>(place, sums, shared);
+  store_sums<Traits>(place, sums, shared);
 }
 
 }  // namespace vbgemm

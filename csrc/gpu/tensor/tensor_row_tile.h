@@ -1,22 +1,22 @@
-// One row tile (simt/row_tile.h) on tensor cores, where the lanes of a warp share its rows. It serves more columns, or wider numbers, than
-// the ordinary multiply-add units keep up with.
+// One row tile (simt/row_tile.h) on tensor cores, where the lanes of a warp share its rows. It serves more columns, or wider types, than
+// the SIMT units can keep up with.
 #pragma once
 #include "gpu/simt/row_tile.h"
-#include "gpu/tensor/tensor_dot_cut.h"
+#include "gpu/tensor/tensor_dot_traits.h"
 
 namespace vbgemm {
 
-// How row `kIndex` of the catalogue is divided. K is permuted within each of its lines, in A and B alike, as for dot products
-// (tensor_dot_cut.h).
+// How row `kIndex` of the catalogue is divided. K is permuted within each line, in A and B alike, as in dot-product tiles
+// (tensor_dot_traits.h).
 template <Kind kKind_, int kIndex>
-struct TensorRowCut : RowCut<LeftOf<kKind_>, kIndex> {
+struct TensorRowTraits : RowTraits<LeftOf<kKind_>, kIndex> {
   using T = LeftOf<kKind_>;
-  using Base = RowCut<T, kIndex>;
+  using Base = RowTraits<T, kIndex>;
   using Line = DotLine<T>;
   using LinesB = DotColumns<T, Base::kCols, Base::kDepth, true>;
   static constexpr Kind kKind = kKind_;
-  static constexpr int kBlocksDown = 1, kBlocksAcross = Base::kCols / 8, kBlocksOfRows = Base::kWaveRows / 16;  // products of 16 x 8
-  static_assert(Base::kTensor && Base::kWaveRows % kWaveSize == 0 && kBlocksAcross * 8 == Base::kCols);
+  static constexpr int kBlocksM = 1, kBlocksN = Base::kCols / 8, kBlocksOfRows = Base::kWaveRows / 16;  // products of 16 x 8
+  static_assert(Base::kTensor && Base::kWaveRows % kWaveSize == 0 && kBlocksN * 8 == Base::kCols);
   static_assert(Base::kDepth % Line::kDepth == 0 && LinesB::kElements == Base::kElementsOfB && Line::kPiece == Base::kVector);
 };
 
@@ -29,7 +29,7 @@ struct RowsInPlace {
   const MatrixView& a;
   int first, last, k_first;
 
-  // Reads the vector that begins at step `k` of a row. Only its first `count` steps exist; the others are left unchanged.
+  // Reads the vector that begins at K element `k` of a row. Only its first `count` elements exist; the others are left unchanged.
   __device__ void read(int row, int k, int count, Vector<T, kVector>& x) const {
     wave_barrier();  // one vector after the other: otherwise the compiler would use registers for several loads
     const int mine = first + row;
@@ -45,51 +45,51 @@ struct RowsInPlace {
   }
 };
 
-// A warp's sums of a pass, as fragments.
-template <class Cut, class T>
+// A warp's accumulators of a pass, as fragments.
+template <class Traits, class T>
 struct TensorRowProducts {
-  using Sum = typename Cut::Sum;
-  using Line = typename Cut::Line;
-  static constexpr bool kOwnRows = false;
-  Sums<Cut> sums[Cut::kBlocksOfRows] = {};
+  using Sum = typename Traits::Sum;
+  using Line = typename Traits::Line;
+  static constexpr bool kThreadHoldsRows = false;
+  Sums<Traits> sums[Traits::kBlocksOfRows] = {};
 
-  __device__ static void store(const PartOfB<Cut, T>& b, T* shared, int) { b.store_columns(shared, Cut::LinesB::kPitch); }
+  __device__ static void store(const PartOfB<Traits, T>& b, T* shared, int) { b.store_columns(shared, Traits::LinesB::kPitch); }
 
-  // sums += A B for existing rows of A, with B in shared memory. Steps of K that do not exist are zero in both operands.
+  // sums += A B for existing rows of A, with B in shared memory. K elements after the end are zero in both operands.
   template <class Rows>
   __device__ void add(const Rows& rows, int lane, int depth, const T* shared) {
     const int t = lane % 4;
-    const T* b = shared + Cut::LinesB::first();
+    const T* b = shared + Traits::LinesB::first();
 #pragma unroll 1
     for (int k = t * Line::kPiece; k - t * Line::kPiece < depth; k += Line::kDepth, b += Line::kDepth) {
-      typename Line::Piece y[Cut::kBlocksAcross];
+      typename Line::Piece y[Traits::kBlocksN];
 #pragma unroll
-      for (int j = 0; j < Cut::kBlocksAcross; ++j) y[j] = Cut::LinesB::read(b, 0, j);
+      for (int j = 0; j < Traits::kBlocksN; ++j) y[j] = Traits::LinesB::read(b, 0, j);
       // Sixteen rows at a time, because all at once would take too many registers.
 #pragma unroll
-      for (int i = 0; i < Cut::kBlocksOfRows; ++i) {
+      for (int i = 0; i < Traits::kBlocksOfRows; ++i) {
         typename Line::Piece x[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) read(rows, lane, 2 * i + half, k, depth - k, x[half]);
 #pragma unroll
         for (int w = 0; w < Line::kWords; w += 2) {
           Register<T> left[1][4] = {{x[0].element[w], x[1].element[w], x[0].element[w + 1], x[1].element[w + 1]}};
-          Register<T> right[Cut::kBlocksAcross][2];
+          Register<T> right[Traits::kBlocksN][2];
 #pragma unroll
-          for (int j = 0; j < Cut::kBlocksAcross; ++j) right[j][0] = y[j].element[w], right[j][1] = y[j].element[w + 1];
-          multiply_chunk<Cut>(left, right, sums[i]);
+          for (int j = 0; j < Traits::kBlocksN; ++j) right[j][0] = y[j].element[w], right[j][1] = y[j].element[w + 1];
+          multiply_chunk<Traits>(left, right, sums[i]);
         }
       }
     }
   }
 
-  // Reads a lane's vector of a line of K, for eight rows.
+  // Reads a lane's vector of a line, for eight rows.
   template <class Rows>
   __device__ static void read(const Rows& rows, int lane, int eight, int k, int count, typename Line::Piece& x) {
     if constexpr (sizeof(T) == 2 && Rows::kStreams) {
       if (rows.in_columns()) {
-        // The line consists of four vectors; the w-th pair of steps of each vector belongs to the w-th matrix. A row of the matrix is a
-        // step, and each lane gets a pair of steps of its own vector.
+        // The line consists of four vectors; the w-th pair of elements of each vector belongs to the w-th matrix. A row of the matrix is
+        // one K element, and each lane gets a pair of elements of its own vector.
         const int matrix = lane / 8, row = lane % 8, ahead = (row / 2 - lane % 4) * Line::kPiece + 2 * matrix + row % 2;
         ldmatrix_x4_trans(rows.eight_rows(eight, ahead < count ? k + ahead : 0), x.element);
 #pragma unroll
@@ -99,12 +99,12 @@ struct TensorRowProducts {
         return;
       }
     }
-    Vector<T, Cut::kVector> steps = {};
+    Vector<T, Traits::kVector> steps = {};
     rows.read(8 * eight + lane / 4, k, count, steps);
     memcpy(&x, &steps, sizeof steps);
   }
 
-  // Writes the sums to where all of the warp's rows are staged; the i-th call writes as many rows as a warp has lanes.
+  // Writes the sums to the warp's staging memory; the i-th call writes as many rows as a warp has lanes.
   template <class Stage>
   __device__ void put(int i, const Stage& stage) const {
     constexpr int kHalves = kWaveSize / 8;
@@ -113,11 +113,11 @@ struct TensorRowProducts {
     for (int half = 0; half < kHalves; ++half) {
       const int row = (8 * half + g) * stage.cols;
 #pragma unroll
-      for (int j = 0; j < Cut::kBlocksAcross; ++j) {
+      for (int j = 0; j < Traits::kBlocksN; ++j) {
         const auto& sum = sums[(i * kHalves + half) / 2][0][j];
         const int col = 8 * j + 2 * t;
         const Vector<Sum, 2> two = {{sum[half % 2 * 2], sum[half % 2 * 2 + 1]}};
-        if (stage.swizzled()) {  // in whole vectors: two adjacent sums are in one vector
+        if (stage.swizzled()) {  // in whole vectors, which hold two adjacent sums
           if (col < stage.cols) *reinterpret_cast<Vector<Sum, 2>*>(stage.first + stage.place(row + col)) = two;
         } else {
           if (col < stage.cols) stage.first[row + col] = two.element[0];
@@ -127,28 +127,28 @@ struct TensorRowProducts {
     }
   }
 
-  // Computes a tile whose A is not streamed. If all of K fits shared memory, B is loaded once for all passes; for a deeper K it is loaded
-  // again in every pass.
-  __device__ static void walk(const TilePlace<T>& place, T* shared) {
+  // Computes a tile whose A is not streamed through shared memory. If all of K fits, B is loaded once for all passes; otherwise it is
+  // loaded again in every pass.
+  __device__ static void walk(const ResolvedTile<T>& place, T* shared) {
     const int depth = place.depth;
-    const bool deep = depth > Cut::kDepth;
+    const bool deep = depth > Traits::kDepth;
     await_previous_kernel();
 #pragma unroll 1
-    for (int first = 0; first < place.rows; first += Cut::kPassRows) {
-      const int thread = thread_index(), row = first + thread / kWaveSize * Cut::kWaveRows;
+    for (int first = 0; first < place.rows; first += Traits::kPassRows) {
+      const int thread = thread_index(), row = first + thread / kWaveSize * Traits::kWaveRows;
       TensorRowProducts products;
 #pragma unroll 1
-      for (int k = 0; k < depth; k += Cut::kDepth) {
+      for (int k = 0; k < depth; k += Traits::kDepth) {
         if (deep || first == 0) {
           block_barrier();  // no thread reads the previous part of B any more
-          PartOfB<Cut, T>(place, k).store_columns(shared, Cut::LinesB::kPitch);
+          PartOfB<Traits, T>(place, k).store_columns(shared, Traits::LinesB::kPitch);
           block_barrier();
         }
         const int left = depth - k;
-        products.add(RowsInPlace<T>{place.matrix[kA], row, place.rows - 1, k}, thread % kWaveSize, left < Cut::kDepth ? left : Cut::kDepth,
-                     shared);
+        products.add(RowsInPlace<T>{place.matrix[kA], row, place.rows - 1, k}, thread % kWaveSize,
+                     left < Traits::kDepth ? left : Traits::kDepth, shared);
       }
-      store_rows<Cut, Stored::general>(place, shared, row, products);
+      store_rows<Traits, Stored::general>(place, shared, row, products);
     }
   }
 };

@@ -5,30 +5,30 @@
 
 namespace vbgemm {
 
-// Each thread writes its sums to the plane of shared memory that belongs to its K slice.
-template <class Cut>
-__device__ inline void keep_sums(const Sums<Cut>& sums, typename Cut::Sum* planes) {
-  using Sum = typename Cut::Sum;
-  const WavePlace<Cut> wave(thread_index() / kLanes);
+// Each thread writes its accumulators to its K slice's plane of shared memory.
+template <class Traits>
+__device__ inline void keep_sums(const Sums<Traits>& sums, typename Traits::Sum* planes) {
+  using Sum = typename Traits::Sum;
+  const WarpPosition<Traits> wave(thread_index() / kLanes);
   const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
-  constexpr int kDown = Cut::kRowInterleave, kAcross = Cut::kColInterleave;
-  Sum* const plane = planes + wave.slice * Cut::kPlane + wave.row * Cut::kSumPitch + wave.col;
+  constexpr int kDown = Traits::kRowInterleave, kAcross = Traits::kColInterleave;
+  Sum* const plane = planes + wave.slice * Traits::kPlane + wave.row * Traits::kSumPitch + wave.col;
 #pragma unroll
-  for (int half = 0; half < 2 * Cut::kBlocksDown; ++half) {
-    Sum* const line = plane + interleaved<kDown>(half, g) * Cut::kSumPitch;
+  for (int half = 0; half < 2 * Traits::kBlocksM; ++half) {
+    Sum* const line = plane + interleaved<kDown>(half, g) * Traits::kSumPitch;
     const auto sum = [&](int block, int n) { return sums[half / 2][block][half % 2 * 2 + n]; };  // column 2t + n of a block
     if constexpr (kAcross == 2) {
 #pragma unroll
-      for (int j = 0; j < Cut::kBlocksAcross; j += 2) {
+      for (int j = 0; j < Traits::kBlocksN; j += 2) {
         *reinterpret_cast<Vector<Sum, 4>*>(line + 8 * j + 4 * t) = {{sum(j, 0), sum(j + 1, 0), sum(j, 1), sum(j + 1, 1)}};
       }
     } else if constexpr (kAcross == 1) {
 #pragma unroll
-      for (int j = 0; j < Cut::kBlocksAcross; ++j) *reinterpret_cast<Vector<Sum, 2>*>(line + 8 * j + 2 * t) = {{sum(j, 0), sum(j, 1)}};
+      for (int j = 0; j < Traits::kBlocksN; ++j) *reinterpret_cast<Vector<Sum, 2>*>(line + 8 * j + 2 * t) = {{sum(j, 0), sum(j, 1)}};
     } else {
       static_assert(kAcross == 4);
 #pragma unroll
-      for (int j = 0; j < Cut::kBlocksAcross; j += 4) {
+      for (int j = 0; j < Traits::kBlocksN; j += 4) {
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           const Vector<Sum, 4> four = {{sum(j, n), sum(j + 1, n), sum(j + 2, n), sum(j + 3, n)}};
@@ -39,60 +39,60 @@ __device__ inline void keep_sums(const Sums<Cut>& sums, typename Cut::Sum* plane
   }
 }
 
-// As keep_sums, for a transposed product: a thread's rows of the product are adjacent columns of C.
-template <class Cut>
-__device__ inline void keep_transposed_sums(const Sums<Cut>& sums, typename Cut::Sum* plane) {
-  using Sum = typename Cut::Sum;
-  constexpr int kTogether = Cut::kColInterleave;
+// Like keep_sums, for a transposed product: a thread's rows of the product are adjacent columns of C.
+template <class Traits>
+__device__ inline void keep_transposed_sums(const Sums<Traits>& sums, typename Traits::Sum* plane) {
+  using Sum = typename Traits::Sum;
+  constexpr int kAdjacent = Traits::kColInterleave;
   const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
-  Sum* const first = plane + 2 * t * Cut::kSumPitch + WavePlace<Cut>(thread_index() / kLanes).col + kTogether * g;
+  Sum* const first = plane + 2 * t * Traits::kSumPitch + WarpPosition<Traits>(thread_index() / kLanes).col + kAdjacent * g;
 #pragma unroll
-  for (int block = 0; block < Cut::kBlocksAcross; ++block) {
+  for (int block = 0; block < Traits::kBlocksN; ++block) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      Vector<Sum, kTogether> neighbours;
+      Vector<Sum, kAdjacent> neighbours;
 #pragma unroll
-      for (int half = 0; half < kTogether; ++half) neighbours.element[half] = sums[half / 2][block][half % 2 * 2 + n];
-      *reinterpret_cast<Vector<Sum, kTogether>*>(first + (8 * block + n) * Cut::kSumPitch) = neighbours;
+      for (int half = 0; half < kAdjacent; ++half) neighbours.element[half] = sums[half / 2][block][half % 2 * 2 + n];
+      *reinterpret_cast<Vector<Sum, kAdjacent>*>(first + (8 * block + n) * Traits::kSumPitch) = neighbours;
     }
   }
 }
 
 // One thread's view of the thread block's sums: kWidth adjacent elements of every kStep-th row, in the same columns in each of these rows.
 // Adjacent threads have adjacent elements.
-template <class Cut, int kWidth>
+template <class Traits, int kWidth>
 struct Planes {
-  using Sum = typename Cut::Sum;
-  static constexpr int kAcross = Cut::kCols / kWidth, kStep = Cut::kThreads / kAcross;
-  static_assert(Cut::kThreads % kAcross == 0 && Cut::kRows % kStep == 0);
+  using Sum = typename Traits::Sum;
+  static constexpr int kAcross = Traits::kCols / kWidth, kStep = Traits::kThreads / kAcross;
+  static_assert(Traits::kThreads % kAcross == 0 && Traits::kRows % kStep == 0);
 
   int row, col;
   Sum* first;
 
   __device__ Planes(int thread, Sum* planes)
-      : row(thread / kAcross), col(thread % kAcross * kWidth), first(planes + row * Cut::kSumPitch + col) {}
+      : row(thread / kAcross), col(thread % kAcross * kWidth), first(planes + row * Traits::kSumPitch + col) {}
 
   // The thread's n-th elements in the first plane.
   __device__ Vector<Sum, kWidth>& elements(int n) const {
-    return *reinterpret_cast<Vector<Sum, kWidth>*>(first + n * kStep * Cut::kSumPitch);
+    return *reinterpret_cast<Vector<Sum, kWidth>*>(first + n * kStep * Traits::kSumPitch);
   }
 
-  // How many of the thread's rows the tile has.
+  // The number of the thread's rows that lie in the tile.
   template <class T>
-  __device__ int count(const TilePlace<T>& place) const {
+  __device__ int count(const ResolvedTile<T>& place) const {
     return col < place.cols ? (place.rows - row + kStep - 1) / kStep : 0;
   }
 };
 
 // Returns elements of the first plane plus the corresponding elements of the planes of the other K slices, in order.
-template <class Cut, int kWidth, class Sum>
+template <class Traits, int kWidth, class Sum>
 __device__ inline Vector<Sum, kWidth> total(const Vector<Sum, kWidth>& first, int slices) {
   Vector<Sum, kWidth> sum = first;
-  if constexpr (Cut::kSplit > 1) {
+  if constexpr (Traits::kSplit > 1) {
 #pragma unroll
-    for (int slice = 1; slice < Cut::kSplit; ++slice) {
+    for (int slice = 1; slice < Traits::kSplit; ++slice) {
       if (slice >= slices) break;
-      const auto& more = *reinterpret_cast<const Vector<Sum, kWidth>*>(first.element + slice * Cut::kPlane);
+      const auto& more = *reinterpret_cast<const Vector<Sum, kWidth>*>(first.element + slice * Traits::kPlane);
 #pragma unroll
       for (int v = 0; v < kWidth; ++v) sum.element[v] += more.element[v];
     }
@@ -101,21 +101,21 @@ __device__ inline Vector<Sum, kWidth> total(const Vector<Sum, kWidth>& first, in
 }
 
 // Applies the epilogue, except for its activation, to the thread's sums in `count` rows, and writes the results to the first plane.
-template <class Out, int kWidth, class Cut, class T>
-__device__ inline void scale_sums(const TilePlace<T>& place, const Planes<Cut, kWidth>& mine, int count) {
-  using Sum = typename Cut::Sum;
+template <class Out, int kWidth, class Traits, class T>
+__device__ inline void scale_sums(const ResolvedTile<T>& place, const Planes<Traits, kWidth>& mine, int count) {
+  using Sum = typename Traits::Sum;
   using Sums = Vector<Sum, kWidth>;
   using OutVector = Vector<Out, kWidth>;
-  // Loads in flight together: fewer for operands of a byte, whose results are of several types.
-  constexpr int kTogether = (kWidth == 1 ? 32 / static_cast<int>(sizeof(Sum)) : 4) / (sizeof(T) == 1 ? 2 : 1);
+  // Loads in flight: fewer for 1-byte operands, whose results may have several types.
+  constexpr int kInFlight = (kWidth == 1 ? 32 / static_cast<int>(sizeof(Sum)) : 4) / (sizeof(T) == 1 ? 2 : 1);
   const MatrixView source = place.matrix[kSource], bias = place.matrix[kBias];
   const Sum alpha = place.alpha, beta = place.beta;
 #pragma unroll 1
-  for (int begin = 0; begin < count; begin += kTogether) {
+  for (int begin = 0; begin < count; begin += kInFlight) {
     const int row = mine.row + begin * mine.kStep;
-    Sums rest[kTogether];
+    Sums rest[kInFlight];
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
+    for (int n = 0; n < kInFlight; ++n) {
 #pragma unroll
       for (Sum& x : rest[n].element) x = nothing<Sum>();
       if (!bias.first || begin + n >= count) continue;
@@ -124,16 +124,16 @@ __device__ inline void scale_sums(const TilePlace<T>& place, const Planes<Cut, k
       for (int v = 0; v < kWidth; ++v) rest[n].element[v] = widen(read.element[v]);
     }
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
+    for (int n = 0; n < kInFlight; ++n) {
       if (!source.first || begin + n >= count) continue;
       const OutVector read = *reinterpret_cast<const OutVector*>(source.template at<Out>(row + n * mine.kStep, mine.col));
 #pragma unroll
       for (int v = 0; v < kWidth; ++v) rest[n].element[v] = multiply_add(beta, widen(read.element[v]), rest[n].element[v]);
     }
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
+    for (int n = 0; n < kInFlight; ++n) {
       if (begin + n >= count) break;
-      Sums sum = total<Cut>(mine.elements(begin + n), Cut::kSplit);
+      Sums sum = total<Traits>(mine.elements(begin + n), Traits::kSplit);
 #pragma unroll
       for (int v = 0; v < kWidth; ++v) sum.element[v] = scale_sum(alpha, sum.element[v], rest[n].element[v]);
       mine.elements(begin + n) = sum;
@@ -141,10 +141,10 @@ __device__ inline void scale_sums(const TilePlace<T>& place, const Planes<Cut, k
   }
 }
 
-// Applies the activation to what scale_sums wrote.
-template <int kWidth, class Cut, class T>
-__device__ inline void activate_sums(const TilePlace<T>& place, const Planes<Cut, kWidth>& mine, int count) {
-  using Sum = typename Cut::Sum;
+// Applies the activation to the values that scale_sums wrote.
+template <int kWidth, class Traits, class T>
+__device__ inline void activate_sums(const ResolvedTile<T>& place, const Planes<Traits, kWidth>& mine, int count) {
+  using Sum = typename Traits::Sum;
   if (place.activation == Activation::none) return;
 #pragma unroll 1
   for (int n = 0; n < count * kWidth; ++n) {
@@ -154,24 +154,24 @@ __device__ inline void activate_sums(const TilePlace<T>& place, const Planes<Cut
 }
 
 // Applies the epilogue to the sums and writes the results to the first plane.
-template <class Out, int kWidth, class Cut, class T, class Sum>
-__device__ inline void finish_sums(const TilePlace<T>& place, Sum* planes) {
-  const Planes<Cut, kWidth> mine(thread_index(), planes);
+template <class Out, int kWidth, class Traits, class T, class Sum>
+__device__ inline void finish_sums(const ResolvedTile<T>& place, Sum* planes) {
+  const Planes<Traits, kWidth> mine(thread_index(), planes);
   const int count = mine.count(place);
   scale_sums<Out>(place, mine, count);
   activate_sums(place, mine, count);
 }
 
 // Stores the thread's sums in `count` rows, each as the sum of its K slices.
-template <class Out, int kWidth, class Cut, class T>
-__device__ inline void store_elements(const TilePlace<T>& place, const Planes<Cut, kWidth>& mine, int count, int slices) {
+template <class Out, int kWidth, class Traits, class T>
+__device__ inline void store_elements(const ResolvedTile<T>& place, const Planes<Traits, kWidth>& mine, int count, int slices) {
   using OutVector = Vector<Out, kWidth>;
   const MatrixView& c = place.matrix[kC];
   const int64_t step = int64_t{mine.kStep} * c.row_stride;
   Out* to = c.at<Out>(mine.row, mine.col);
-#pragma unroll sizeof(Out) == 1 ? 1 : 4  // rounding to a byte takes several instructions
+#pragma unroll sizeof(Out) == 1 ? 1 : 4  // rounding to 8 bits takes several instructions
   for (int n = 0; n < count; ++n, to += step) {
-    const auto sum = total<Cut>(mine.elements(n), slices);
+    const auto sum = total<Traits>(mine.elements(n), slices);
     OutVector result;
 #pragma unroll
     for (int v = 0; v < kWidth; ++v) narrow(sum.element[v], result.element[v]);
@@ -179,22 +179,22 @@ __device__ inline void store_elements(const TilePlace<T>& place, const Planes<Cu
   }
 }
 
-template <class Out, int kWidth, class Cut, class T, class Sum>
-__device__ inline void store_planes_by(const TilePlace<T>& place, Sum* planes, int slices) {
-  const Planes<Cut, kWidth> mine(thread_index(), planes);
+template <class Out, int kWidth, class Traits, class T, class Sum>
+__device__ inline void store_planes_by(const ResolvedTile<T>& place, Sum* planes, int slices) {
+  const Planes<Traits, kWidth> mine(thread_index(), planes);
   store_elements<Out>(place, mine, mine.count(place), slices);
 }
 
 // Stores the tile's transpose. Adjacent threads have adjacent rows of the tile, which are adjacent elements in a row of the transpose.
-template <class Out, class Cut, class T, class Sum>
-__device__ inline void store_mirror(const TilePlace<T>& place, const Sum* planes, int slices) {
+template <class Out, class Traits, class T, class Sum>
+__device__ inline void store_mirror(const ResolvedTile<T>& place, const Sum* planes, int slices) {
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
-  const int row = thread_index() % Cut::kRows;
+  const int row = thread_index() % Traits::kRows;
   const int64_t row_stride = place.matrix[kC].row_stride;
   Out* const to = static_cast<Out*>(place.mirror) + row * place.matrix[kC].col_stride;
   const int cols = row < place.rows ? place.cols : 0;
-  for (int col = thread_index() / Cut::kRows * kVector; col < cols; col += Cut::kThreads / Cut::kRows * kVector) {
-    const auto sum = total<Cut>(*reinterpret_cast<const Vector<Sum, kVector>*>(planes + row * Cut::kSumPitch + col), slices);
+  for (int col = thread_index() / Traits::kRows * kVector; col < cols; col += Traits::kThreads / Traits::kRows * kVector) {
+    const auto sum = total<Traits>(*reinterpret_cast<const Vector<Sum, kVector>*>(planes + row * Traits::kSumPitch + col), slices);
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
       if (col + v < cols) narrow(sum.element[v], to[(col + v) * row_stride]);
@@ -202,71 +202,72 @@ __device__ inline void store_mirror(const TilePlace<T>& place, const Sum* planes
   }
 }
 
-template <class Out, int kWidth, class Cut, class T, class Sum>
-__device__ inline void store_by(const TilePlace<T>& place, Sum* planes) {
-  const int slices = place.fused ? 1 : Cut::kSplit;  // the epilogue leaves its results in the first plane
-  if (place.fused) finish_sums<Out, kWidth, Cut>(place, planes);
-  store_planes_by<Out, kWidth, Cut>(place, planes, slices);
+template <class Out, int kWidth, class Traits, class T, class Sum>
+__device__ inline void store_by(const ResolvedTile<T>& place, Sum* planes) {
+  const int slices = place.fused ? 1 : Traits::kSplit;  // the epilogue leaves its results in the first plane
+  if (place.fused) finish_sums<Out, kWidth, Traits>(place, planes);
+  store_planes_by<Out, kWidth, Traits>(place, planes, slices);
 }
 
-template <class Out, class Cut, class T, class Sum>
-__device__ inline void store_planes_as(const TilePlace<T>& place, Sum* planes) {
+template <class Out, class Traits, class T, class Sum>
+__device__ inline void store_planes_as(const ResolvedTile<T>& place, Sum* planes) {
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
-  const auto takes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
-  if (takes(place.matrix[kC]) && (!place.fused || (takes(place.matrix[kSource]) && takes(place.matrix[kBias])))) {
-    store_by<Out, kVector, Cut>(place, planes);
+  const auto vectorizes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
+  if (vectorizes(place.matrix[kC]) && (!place.fused || (vectorizes(place.matrix[kSource]) && vectorizes(place.matrix[kBias])))) {
+    store_by<Out, kVector, Traits>(place, planes);
   } else {
-    store_by<Out, 1, Cut>(place, planes);
+    store_by<Out, 1, Traits>(place, planes);
   }
   if (!place.mirror) return;
   if (place.fused) block_barrier();  // because threads are about to read each other's results
-  store_mirror<Out, Cut>(place, planes, place.fused ? 1 : Cut::kSplit);
+  store_mirror<Out, Traits>(place, planes, place.fused ? 1 : Traits::kSplit);
 }
 
-// As store_planes_as, for operands of a byte, whose results may have up to four types. What does not depend on the type is compiled once.
-template <class Cut, class T, class Sum>
-__device__ inline void store_planes_of_bytes(const TilePlace<T>& place, Sum* planes) {
+// Like store_planes_as, for 1-byte operands, whose results may have up to four types. Code that does not depend on the type is compiled
+// once.
+template <class Traits, class T, class Sum>
+__device__ inline void store_planes_of_bytes(const ResolvedTile<T>& place, Sum* planes) {
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
-  const int thread = thread_index(), slices = place.fused ? 1 : Cut::kSplit;
-  const Planes<Cut, kVector> by_vectors(thread, planes);
-  const Planes<Cut, 1> by_elements(thread, planes);
+  const int thread = thread_index(), slices = place.fused ? 1 : Traits::kSplit;
+  const Planes<Traits, kVector> by_vectors(thread, planes);
+  const Planes<Traits, 1> by_elements(thread, planes);
   bool vectors = false;
-  with_one_of<Cut::kResults>(place.result_type(), [&](auto out) __attribute__((always_inline)) {
+  with_one_of<Traits::kResults>(place.result_type(), [&](auto out) __attribute__((always_inline)) {
     using Out = decltype(out);
-    const auto takes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
-    vectors = takes(place.matrix[kC]) && (!place.fused || (takes(place.matrix[kSource]) && takes(place.matrix[kBias])));
+    const auto vectorizes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
+    vectors = vectorizes(place.matrix[kC]) && (!place.fused || (vectorizes(place.matrix[kSource]) && vectorizes(place.matrix[kBias])));
     if (place.fused && vectors) scale_sums<Out>(place, by_vectors, by_vectors.count(place));
     if (place.fused && !vectors) scale_sums<Out>(place, by_elements, by_elements.count(place));
   });
   if (place.fused && vectors) activate_sums(place, by_vectors, by_vectors.count(place));
   if (place.fused && !vectors) activate_sums(place, by_elements, by_elements.count(place));
-  with_one_of<Cut::kResults>(place.result_type(), [&](auto out) __attribute__((always_inline)) {
+  with_one_of<Traits::kResults>(place.result_type(), [&](auto out) __attribute__((always_inline)) {
     using Out = decltype(out);
     if (vectors) {
-      store_planes_by<Out, kVector, Cut>(place, planes, slices);
+      store_planes_by<Out, kVector, Traits>(place, planes, slices);
     } else {
-      store_planes_by<Out, 1, Cut>(place, planes, slices);
+      store_planes_by<Out, 1, Traits>(place, planes, slices);
     }
     if (!place.mirror) return;
     if (place.fused) block_barrier();  // because threads are about to read each other's results
-    store_mirror<Out, Cut>(place, planes, slices);
+    store_mirror<Out, Traits>(place, planes, slices);
   });
 }
 
-template <class Cut, class T, class Sum>
-__device__ inline void store_planes(const TilePlace<T>& place, Sum* planes) {
+template <class Traits, class T, class Sum>
+__device__ inline void store_planes(const ResolvedTile<T>& place, Sum* planes) {
   if constexpr (sizeof(T) == 1) {
-    store_planes_of_bytes<Cut>(place, planes);
+    store_planes_of_bytes<Traits>(place, planes);
   } else if (place.stores_sums()) {
-    store_planes_as<Sum, Cut>(place, planes);
+    store_planes_as<Sum, Traits>(place, planes);
   } else {
-    store_planes_as<T, Cut>(place, planes);
+    store_planes_as<T, Traits>(place, planes);
   }
 }
 
 // Whether a tile's sums are only rounded to T and stored in whole vectors. It has no branches.
 template <int kVector, class T>
-__device__ inline bool is_stored_in_vectors(const TilePlace<T>& place) {
+__device__ inline bool is_stored_in_vectors(const ResolvedTile<T>& place) {
   const MatrixView& c = place.matrix[kC];
   const bool aligned = (c.col_stride == 1) & ((c.row_stride | place.cols) % kVector == 0) &
                        (reinterpret_cast<uintptr_t>(c.first) % (kVector * sizeof(T)) == 0);
@@ -274,24 +275,24 @@ __device__ inline bool is_stored_in_vectors(const TilePlace<T>& place) {
 }
 
 // Stores a tile's sums, using the operands' shared memory.
-template <class Cut, class T>
-__device__ inline void store_sums(const TilePlace<T>& place, const Sums<Cut>& sums, T* shared) {
-  typename Cut::Sum* const planes = reinterpret_cast<typename Cut::Sum*>(shared);
+template <class Traits, class T>
+__device__ inline void store_sums(const ResolvedTile<T>& place, const Sums<Traits>& sums, T* shared) {
+  typename Traits::Sum* const planes = reinterpret_cast<typename Traits::Sum*>(shared);
   block_barrier();  // all threads have read the last step's operands
-  if constexpr (Cut::kTransposed) {
-    keep_transposed_sums<Cut>(sums, planes);
+  if constexpr (Traits::kTransposed) {
+    keep_transposed_sums<Traits>(sums, planes);
   } else {
-    keep_sums<Cut>(sums, planes);
+    keep_sums<Traits>(sums, planes);
   }
   block_barrier();  // all sums have been written
-  // The usual case comes first and ends the thread block, because of what a jump over the other code costs.
-  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(typename Cut::Sum));
+  // The common case comes first and ends the thread block, because a jump over the other code costs an instruction fetch.
+  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(typename Traits::Sum));
   if (sizeof(T) > 1 && is_stored_in_vectors<kVector>(place)) {
-    store_planes_by<T, kVector, Cut>(place, planes, Cut::kSplit);
+    store_planes_by<T, kVector, Traits>(place, planes, Traits::kSplit);
     leave_after_last(place);
     return;
   }
-  store_planes<Cut>(place, planes);
+  store_planes<Traits>(place, planes);
 }
 
 }  // namespace vbgemm

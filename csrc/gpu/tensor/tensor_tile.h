@@ -11,88 +11,88 @@
 
 namespace vbgemm {
 
-// sums += A B over one K step in shared memory, by products of single warps (mma.sync).
-template <class Cut, class LinesA, class LinesB>
-class WaveProducts {
+// sums += A B over one K step in shared memory, by warp-level MMAs (mma.sync).
+template <class Traits, class LinesA, class LinesB>
+class WarpMma {
  public:
-  using T = typename Cut::T;
+  using T = typename Traits::T;
 
-  __device__ explicit WaveProducts(const T*) : WaveProducts(WavePlace<Cut>(thread_index() / kLanes)) {}
+  __device__ explicit WarpMma(const T*) : WarpMma(WarpPosition<Traits>(thread_index() / kLanes)) {}
 
-  // Nothing to do: products of single warps need no more than the thread block's barrier.
+  // Nothing to do: warp-level MMAs only need the thread block's barrier.
   template <class CopyA>
   __device__ static void prepare(const CopyA&, const T*) {}
 
-  // Multiplies this warp's rectangle and K slice of a step; K is walked upwards in each slice. `meanwhile`, which starts copies, is called
-  // before the first products.
+  // Multiplies this warp's rectangle and K slice of a step; Each slice walks K upwards. `meanwhile`, which starts copies, is called before
+  // the first MMAs.
   template <class Meanwhile>
-  __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
-    if (!Cut::kLoadsFirst) meanwhile();
+  __device__ void multiply(const T* stage, Sums<Traits>& sums, const Meanwhile& meanwhile) const {
+    if (!Traits::kLoadsFirst) meanwhile();
     const auto multiply_next = [&](int i) __attribute__((always_inline)) {
-      const int chunk = i * Cut::kSplit;
-      Register<T> a[Cut::kBlocksDown][4], b[Cut::kBlocksAcross][2];
-      load_halves<LinesA, 2 * Cut::kBlocksDown, false>(stage + first_a_, chunk,
+      const int chunk = i * Traits::kSplit;
+      Register<T> a[Traits::kBlocksM][4], b[Traits::kBlocksN][2];
+      load_halves<LinesA, 2 * Traits::kBlocksM, false>(stage + first_a_, chunk,
                                                        [&](int half, int deep, auto x) { a[half / 2][2 * deep + half % 2] = x; });
-      load_halves<LinesB, Cut::kBlocksAcross, true>(stage + first_b_, chunk, [&](int half, int deep, auto x) { b[half][deep] = x; });
-      if (Cut::kLoadsFirst && i == 0) meanwhile();
-      multiply_chunk<Cut>(a, b, sums);
+      load_halves<LinesB, Traits::kBlocksN, true>(stage + first_b_, chunk, [&](int half, int deep, auto x) { b[half][deep] = x; });
+      if (Traits::kLoadsFirst && i == 0) meanwhile();
+      multiply_chunk<Traits>(a, b, sums);
     };
-    constexpr int kMine = Cut::kChunks / Cut::kSplit;
-    if constexpr (Cut::kIsFloat8) {
-#pragma unroll 2  // a chunk of 8-bit floats has the code of two
-      for (int i = 0; i < kMine; ++i) multiply_next(i);
+    constexpr int kWarpChunks = Traits::kChunks / Traits::kSplit;
+    if constexpr (Traits::kIsFloat8) {
+#pragma unroll 2  // an 8-bit float chunk takes the code of two chunks
+      for (int i = 0; i < kWarpChunks; ++i) multiply_next(i);
     } else {
 #pragma unroll
-      for (int i = 0; i < kMine; ++i) multiply_next(i);
+      for (int i = 0; i < kWarpChunks; ++i) multiply_next(i);
     }
   }
 
  private:
-  __device__ explicit WaveProducts(const WavePlace<Cut>& wave)
+  __device__ explicit WarpMma(const WarpPosition<Traits>& wave)
       : first_a_(first_fragment<T, LinesA, false>(wave.row, wave.slice)),
-        first_b_(Cut::kElementsA + first_fragment<T, LinesB, true>(wave.col, wave.slice)) {}
+        first_b_(Traits::kElementsA + first_fragment<T, LinesB, true>(wave.col, wave.slice)) {}
 
   int first_a_, first_b_;
 };
 
 // The main loop. The copies of kStages - 1 steps are in flight before the first step is waited for. From then on, each step starts the
 // copies of the step that will use the stage just freed. With a K range of length 0 the sums remain zero.
-template <class Cut, template <class, class, class> class Products, class LinesA, class LinesB, class T, class ModeA, class ModeB>
-__device__ inline void accumulate(const TilePlace<T>& place, T* shared, ModeA mode_a, ModeB mode_b, Sums<Cut>& sums) {
+template <class Traits, template <class, class, class> class Products, class LinesA, class LinesB, class T, class ModeA, class ModeB>
+__device__ inline void accumulate(const ResolvedTile<T>& place, T* shared, ModeA mode_a, ModeB mode_b, Sums<Traits>& sums) {
   const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
-  constexpr bool kAlongA = LinesA::kDepthItems, kAlongB = LinesB::kDepthItems;
-  LineCopy<T, LinesA, kAlongA, Cut::kThreads, Cut::kKeepsPlaces, ModeA> copy_a(a, mode_a);
-  LineCopy<T, LinesB, !kAlongB, Cut::kThreads, Cut::kKeepsPlaces, ModeB> copy_b(b, mode_b);
+  constexpr bool kAlongA = LinesA::kKMajor, kAlongB = LinesB::kKMajor;
+  LineCopy<T, LinesA, kAlongA, Traits::kThreads, Traits::kKeepsAddresses, ModeA> copy_a(a, mode_a);
+  LineCopy<T, LinesB, !kAlongB, Traits::kThreads, Traits::kKeepsAddresses, ModeB> copy_b(b, mode_b);
   const int rows = place.rows, cols = place.cols;
   int uncopied = place.depth;  // negative once the copies have run past the end of K
   const auto start_step = [&](T* stage) {
     if (uncopied > 0) {
       copy_a.start(stage, kAlongA ? rows : uncopied, kAlongA ? uncopied : rows);
-      copy_b.start(stage + Cut::kElementsA, kAlongB ? cols : uncopied, kAlongB ? uncopied : cols);
-      copy_a.advance(Cut::kDepth * a.col_stride);
-      copy_b.advance(Cut::kDepth * b.row_stride);
+      copy_b.start(stage + Traits::kElementsA, kAlongB ? cols : uncopied, kAlongB ? uncopied : cols);
+      copy_a.advance(Traits::kDepth * a.col_stride);
+      copy_b.advance(Traits::kDepth * b.row_stride);
     }
-    uncopied -= Cut::kDepth;
+    uncopied -= Traits::kDepth;
     cp_async_commit_group();
   };
   await_previous_kernel();
 #pragma unroll 1
-  for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
+  for (int slot = 0; slot < Traits::kStages - 1; ++slot) start_step(shared + slot * Traits::kStageElements);
 
-  Products<Cut, LinesA, LinesB> products(shared + Cut::kStages * Cut::kStageElements);
-  T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
-  constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // steps of K by which the copies lead
+  Products<Traits, LinesA, LinesB> products(shared + Traits::kStages * Traits::kStageElements);
+  T* const last_stage = shared + (Traits::kStages - 1) * Traits::kStageElements;
+  constexpr int kPrefetchDepth = (Traits::kStages - 1) * Traits::kDepth;  // K elements by which copies lead the MMAs
   T* stage = shared;
 #pragma unroll 1
-  while (uncopied + kAhead > 0) {
-    cp_async_wait_group<Cut::kStages - 2>();
-    // Along the other dimension, the stage may hold any values outside the tile.
-    copy_a.finish(stage, kAlongA ? uncopied + kAhead : LinesA::kItems);
-    copy_b.finish(stage + Cut::kElementsA, kAlongB ? uncopied + kAhead : LinesB::kItems);
+  while (uncopied + kPrefetchDepth > 0) {
+    cp_async_wait_group<Traits::kStages - 2>();
+    // Along M and N, the stage may hold arbitrary values outside of the tile.
+    copy_a.finish(stage, kAlongA ? uncopied + kPrefetchDepth : LinesA::kItems);
+    copy_b.finish(stage + Traits::kElementsA, kAlongB ? uncopied + kPrefetchDepth : LinesB::kItems);
     products.prepare(copy_a, stage);
     block_barrier();  // this step's data are visible, and no thread reads the previous stage any more
-    products.multiply(stage, sums, [&] { start_step(stage == shared ? last_stage : stage - Cut::kStageElements); });
-    stage = stage == last_stage ? shared : stage + Cut::kStageElements;
+    products.multiply(stage, sums, [&] { start_step(stage == shared ? last_stage : stage - Traits::kStageElements); });
+    stage = stage == last_stage ? shared : stage + Traits::kStageElements;
   }
 }
 
@@ -101,30 +101,30 @@ struct TensorFamily {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = true;
   using Element = LeftOf<kKind>;
-  // The division of a tile, chosen by what its warps own. Called for its return type only.
+  // The tile traits for a tile's thread partition. Called for its return type only.
   template <int kRow>
-  static constexpr auto cut_of() {
+  static constexpr auto traits_of() {
     if constexpr (kTiles[kRow].partition == ThreadPartition::rows) {
-      return TensorRowCut<kKind, kRow>();
+      return TensorRowTraits<kKind, kRow>();
     } else if constexpr (kTiles[kRow].partition == ThreadPartition::warp_sliced_k) {
-      return TensorDotCut<kKind, kRow>();
+      return TensorDotTraits<kKind, kRow>();
     } else {
-      return TensorCut<kKind, kRow>();
+      return TensorTraits<kKind, kRow>();
     }
   }
   // Alignment in bytes of the operands in shared memory.
   static constexpr int kAlignment = sizeof(Element) < 8 ? kSwizzleBytes : kBankLineBytes;
   template <int kRow>
-  using Cut = decltype(cut_of<kRow>());
+  using Traits = decltype(traits_of<kRow>());
 
-  template <class Cut>
-  __device__ __forceinline__ static void multiply(const TilePlace<Element>& place, Element* shared) {
-    if constexpr (Cut::kShape.partition == ThreadPartition::rows) {
-      multiply_rows<Cut, TensorRowProducts<Cut, Element>>(place, shared);
-    } else if constexpr (Cut::kShape.partition == ThreadPartition::warp_sliced_k) {
-      multiply_tensor_dots<Cut>(place, shared);
+  template <class Traits>
+  __device__ __forceinline__ static void multiply(const ResolvedTile<Element>& place, Element* shared) {
+    if constexpr (Traits::kShape.partition == ThreadPartition::rows) {
+      multiply_rows<Traits, TensorRowProducts<Traits, Element>>(place, shared);
+    } else if constexpr (Traits::kShape.partition == ThreadPartition::warp_sliced_k) {
+      multiply_tensor_dots<Traits>(place, shared);
     } else {
-      multiply_tile<Cut>(place, shared);
+      multiply_tile<Traits>(place, shared);
     }
   }
 
@@ -134,37 +134,38 @@ struct TensorFamily {
     __device__ bool both(CopyMode mode) const { return a == mode && b == mode; }
   };
 
-  template <class Cut>
-  __device__ __forceinline__ static void multiply_tile(const TilePlace<Element>& place, Element* shared) {
+  template <class Traits>
+  __device__ __forceinline__ static void multiply_tile(const ResolvedTile<Element>& place, Element* shared) {
     const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
     Modes modes{copy_mode<Element>(a, place.rows, place.depth), copy_mode<Element>(b, place.depth, place.cols)};
-    if constexpr (kWarpgroupProducts && Cut::kSuitsWarpgroups) {
-      using Together = TensorCut<kKind, Cut::kIndex, true>;
-      if constexpr (Together::kTransposed) {
+    if constexpr (kHasWgmma && Traits::kSuitsWgmma) {
+      using WgmmaTraits = TensorTraits<kKind, Traits::kIndex, true>;
+      if constexpr (WgmmaTraits::kTransposed) {
         if (a.access == Access::columns) modes.a = CopyMode::across;
-        multiply_by<Together, TransposedProducts>(place, shared, modes);
+        multiply_by<WgmmaTraits, TransposedWarpgroupMma>(place, shared, modes);
       } else if (modes.both(CopyMode::vectors)) {
-        // Warpgroup products pay only if threads need not process what they copied: making such writes visible to the tensor cores costs
-        // more than the products save.
-        multiply_by<Together, WarpgroupProducts>(place, shared, modes);
+        // wgmma only pays off if threads need not process the operands that they copied: the proxy fence for such writes costs more than
+        // wgmma saves.
+        multiply_by<WgmmaTraits, WarpgroupMma>(place, shared, modes);
       } else {
-        multiply_by<Cut, WaveProducts>(place, shared, modes);
+        multiply_by<Traits, WarpMma>(place, shared, modes);
       }
     } else {
-      multiply_by<Cut, WaveProducts>(place, shared, modes);
+      multiply_by<Traits, WarpMma>(place, shared, modes);
     }
   }
 
-  template <class Cut, template <class, class, class> class Products>
-  __device__ __forceinline__ static void multiply_by(const TilePlace<Element>& place, Element* shared, const Modes& modes) {
-    Sums<Cut> sums = {};
-    // The products' code is instantiated for each layout of the operands: it is short, and a branch inside would keep the loads from being
-    // moved ahead. It is also instantiated for each way of copying, if both operands are copied in that way, or A is
-    // turned and B copied in vectors: code that a loop does not need would cost it instruction fetches (docs/design/latency.md, L12).
+  template <class Traits, template <class, class, class> class Products>
+  __device__ __forceinline__ static void multiply_by(const ResolvedTile<Element>& place, Element* shared, const Modes& modes) {
+    Sums<Traits> sums = {};
+    // The MMA code is instantiated for each layout of the operands: it is short, and a branch inside would keep the loads from being
+    // hoisted. It is also instantiated for each copy mode if both operands use that mode, or if A is transposed and B copied in vectors:
+    // code that a loop does not need would cost it instruction fetches (docs/design/latency.md, L12).
     const bool mn_major_a = place.matrix[kA].access == Access::columns, k_major_b = place.matrix[kB].access == Access::columns;
     const auto with_both = [&](auto lines_a, auto lines_b) __attribute__((always_inline)) {
       const auto copied = [&](auto mode_a, auto mode_b) __attribute__((always_inline)) {
-        accumulate<Cut, Products, typename decltype(lines_a)::type, typename decltype(lines_b)::type>(place, shared, mode_a, mode_b, sums);
+        accumulate<Traits, Products, typename decltype(lines_a)::type, typename decltype(lines_b)::type>(place, shared, mode_a, mode_b,
+                                                                                                         sums);
       };
       constexpr bool kVectorsOnly = decltype(lines_a)::type::kVectorsOnly;
       if constexpr (decltype(lines_a)::type::kMayTranspose) {
@@ -180,19 +181,19 @@ struct TensorFamily {
     };
     const auto with_b = [&](auto lines_a) __attribute__((always_inline)) {
       if (k_major_b) {
-        with_both(lines_a, Chosen<typename Cut::template B<true>>());
+        with_both(lines_a, Chosen<typename Traits::template B<true>>());
       } else {
-        with_both(lines_a, Chosen<typename Cut::template B<false>>());
+        with_both(lines_a, Chosen<typename Traits::template B<false>>());
       }
     };
-    if constexpr (Cut::kTransposed) {
-      with_b(Chosen<typename Cut::template A<true>>());
+    if constexpr (Traits::kTransposed) {
+      with_b(Chosen<typename Traits::template A<true>>());
     } else if (mn_major_a) {
-      with_b(Chosen<typename Cut::template A<false>>());
+      with_b(Chosen<typename Traits::template A<false>>());
     } else {
-      with_b(Chosen<typename Cut::template A<true>>());
+      with_b(Chosen<typename Traits::template A<true>>());
     }
-    store_sums<Cut>(place, sums, shared);
+    store_sums<Traits>(place, sums, shared);
   }
 };
 

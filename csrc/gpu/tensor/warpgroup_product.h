@@ -1,17 +1,17 @@
-// Products of warpgroups (wgmma): the tensor cores read their operands from shared memory, for four warps together.
+// Warpgroup MMAs (wgmma) in tile kernels: the tensor cores read their operands from shared memory, for four warps together.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/tensor/tensor_product.h"
 
 namespace vbgemm {
 
-// sums += A B over one K step; the counterpart of WaveProducts (tensor_tile.h).
-template <class Cut, class LinesA, class LinesB>
-class WarpgroupProducts {
+// sums += A B over one K step; the counterpart of WarpMma (tensor_tile.h).
+template <class Traits, class LinesA, class LinesB>
+class WarpgroupMma {
  public:
-  using T = typename Cut::T;
+  using T = typename Traits::T;
 
-  __device__ explicit WarpgroupProducts(const T*) : first_a_(thread_index() / 128 * LinesA::kOuterStep) {}
+  __device__ explicit WarpgroupMma(const T*) : first_a_(thread_index() / 128 * LinesA::kOuterStep) {}
 
   // Called after a step's operands have arrived and before the barrier that makes them visible to the CTA.
   template <class CopyA>
@@ -19,16 +19,16 @@ class WarpgroupProducts {
     fence_proxy_async();
   }
 
-  // `meanwhile`, which starts copies, is called while the products run.
+  // `meanwhile`, which starts copies, is called while the MMAs run.
   template <class Meanwhile>
-  __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
+  __device__ void multiply(const T* stage, Sums<Traits>& sums, const Meanwhile& meanwhile) const {
     const MatrixDescriptor a = matrix_descriptor(stage + first_a_, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
-    const MatrixDescriptor b = matrix_descriptor(stage + Cut::kElementsA, LinesB::kOuterStep * kBytes, LinesB::kEightLines * kBytes);
+    const MatrixDescriptor b = matrix_descriptor(stage + Traits::kElementsA, LinesB::kOuterStep * kBytes, LinesB::kEightLines * kBytes);
     wgmma_fence();
 #pragma unroll
-    for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
-      wgmma<Cut::kKind, !LinesA::kDepthItems, !LinesB::kDepthItems>(moved(a, chunk * LinesA::kDepthStep * kBytes),
-                                                                    moved(b, chunk * LinesB::kDepthStep * kBytes), sums[0]);
+    for (int chunk = 0; chunk < Traits::kChunks; ++chunk) {
+      wgmma<Traits::kKind, !LinesA::kKMajor, !LinesB::kKMajor>(moved(a, chunk * LinesA::kDepthStep * kBytes),
+                                                               moved(b, chunk * LinesB::kDepthStep * kBytes), sums[0]);
     }
     wgmma_commit_group();
     meanwhile();
@@ -41,29 +41,29 @@ class WarpgroupProducts {
   int first_a_;  // of this warpgroup's 64 rows
 };
 
-// The transposed product C^T = B^T A^T over one K step: the columns of B, in registers, are the rows of the product. For tf32x3, a number
-// is split into a big and a small part: B's numbers in registers, while of A's the big parts are read where A was copied to, and the small
-// parts from a tile of their own after the stages.
-template <class Cut, class LinesA, class LinesB>
-class TransposedProducts {
+// The transposed product C^T = B^T A^T over one K step: the columns of B, in registers, are the rows of the MMA. For tf32x3, each value is
+// split into a big and a small part. B is split in registers; A's big parts are read from its stage, and its small parts from a separate
+// buffer after the stages.
+template <class Traits, class LinesA, class LinesB>
+class TransposedWarpgroupMma {
  public:
-  using T = typename Cut::T;
+  using T = typename Traits::T;
 
-  __device__ explicit TransposedProducts(T* behind_stages)
+  __device__ explicit TransposedWarpgroupMma(T* behind_stages)
       : small_(behind_stages),
-        first_b_(Cut::kElementsA + first_fragment<T, LinesB, false>(WavePlace<Cut>(thread_index() / kLanes).col, 0)) {}
+        first_b_(Traits::kElementsA + first_fragment<T, LinesB, false>(WarpPosition<Traits>(thread_index() / kLanes).col, 0)) {}
 
   template <class CopyA>
   __device__ void prepare(const CopyA& copy_a, T* stage) {
     if constexpr (kSplits) {
       odd_ = !odd_;
-      T* const small = small_ + odd_ * Cut::kElementsA;
-      float sum = 0;  // of all small parts, to detect Inf and NaN
+      T* const small = small_ + odd_ * Traits::kElementsA;
+      float sum = 0;  // sum of all small parts, to detect Inf and NaN
       copy_a.wait_for_visits();
       copy_a.visit(stage, [&](const auto& piece) __attribute__((always_inline)) {
         auto rest = piece;
 #pragma unroll
-        for (float& x : rest.element) x = rest_of(x);
+        for (float& x : rest.element) x = tf32_remainder(x);
         sum += sum_of(rest.element);
 #pragma unroll
         for (float& x : rest.element) x = float_of_bits(round_to_tf32(x));
@@ -80,10 +80,10 @@ class TransposedProducts {
     fence_proxy_async();
   }
 
-  // The fragments of a chunk are loaded while the products of the previous chunk run. For TF32, B's numbers are rounded in registers, but
-  // the tensor cores read A from shared memory and truncate it. So a NaN of A whose payload lies in the low 13 bits counts as an infinity.
+  // The fragments of a chunk are loaded while the previous chunk's MMAs run. For TF32, B's values are rounded in registers, but the tensor
+  // cores read A from shared memory and truncate it. So a NaN of A whose payload lies in the low 13 bits is read as an infinity.
   template <class Meanwhile>
-  __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
+  __device__ void multiply(const T* stage, Sums<Traits>& sums, const Meanwhile& meanwhile) const {
     const MatrixDescriptor a = shared_lines(stage);
     if constexpr (!kSplits) {
       each_chunk(stage, [&](int chunk, Fragments& b) __attribute__((always_inline)) {
@@ -94,21 +94,21 @@ class TransposedProducts {
         }
         wgmma_fence();
 #pragma unroll
-        for (int block = 0; block < Cut::kBlocksDown; ++block) wgmma_tf32(b[block], moved(a, chunk * kStep), sums[block]);
+        for (int block = 0; block < Traits::kBlocksM; ++block) wgmma_tf32(b[block], moved(a, chunk * kStep), sums[block]);
       });
       meanwhile();
       wgmma_wait_group<0>();
     } else {
-      // The tensor cores truncate sums where float32 would round, and the error grows with K. So each step has sums of its own, which are
-      // added to the total with rounding.
-      const MatrixDescriptor small_a = shared_lines(small_ + odd_ * Cut::kElementsA);
-      Sums<Cut> step;
+      // The tensor cores truncate sums where float32 would round, and the error grows with K. So each step has its own accumulators, which
+      // are added to the total with rounding.
+      const MatrixDescriptor small_a = shared_lines(small_ + odd_ * Traits::kElementsA);
+      Sums<Traits> step;
       each_chunk(stage, [&](int chunk, Fragments& b) __attribute__((always_inline)) {
         Fragments big, small;
         split(b, big, small);
         wgmma_fence();
 #pragma unroll
-        for (int block = 0; block < Cut::kBlocksDown; ++block) {
+        for (int block = 0; block < Traits::kBlocksM; ++block) {
           wgmma_tf32(small[block], moved(a, chunk * kStep), step[block], chunk > 0);
           wgmma_tf32(big[block], moved(small_a, chunk * kStep), step[block]);
           wgmma_tf32(big[block], moved(a, chunk * kStep), step[block]);
@@ -117,9 +117,9 @@ class TransposedProducts {
       meanwhile();
       wgmma_wait_group<0>();
 #pragma unroll
-      for (int i = 0; i < Cut::kBlocksDown; ++i) {
+      for (int i = 0; i < Traits::kBlocksM; ++i) {
 #pragma unroll
-        for (int j = 0; j < Cut::kBlocksAcross; ++j) {
+        for (int j = 0; j < Traits::kBlocksN; ++j) {
 #pragma unroll
           for (int n = 0; n < 4; ++n) sums[i][j][n] += step[i][j][n];
         }
@@ -128,21 +128,21 @@ class TransposedProducts {
   }
 
  private:
-  static constexpr bool kSplits = Cut::kKind == Kind::tf32x3;
+  static constexpr bool kSplits = Traits::kKind == Kind::tf32x3;
   static constexpr int kBytes = static_cast<int>(sizeof(T)), kStep = LinesA::kDepthStep * kBytes;
-  using Fragments = uint32_t[Cut::kBlocksDown][4];  // of a chunk of B
+  using Fragments = uint32_t[Traits::kBlocksM][4];  // of a chunk of B
 
   __device__ static MatrixDescriptor shared_lines(const T* first) {
     return matrix_descriptor(first, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
   }
 
-  // Starts the products of each chunk, without waiting for earlier ones.
+  // Issues the MMAs of each chunk, without waiting for earlier ones.
   template <class Action>
   __device__ __forceinline__ void each_chunk(const T* stage, const Action& action) const {
 #pragma unroll
-    for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
+    for (int chunk = 0; chunk < Traits::kChunks; ++chunk) {
       Fragments b;
-      load_halves<LinesB, 2 * Cut::kBlocksDown, false>(stage + first_b_, chunk,
+      load_halves<LinesB, 2 * Traits::kBlocksM, false>(stage + first_b_, chunk,
                                                        [&](int half, int deep, auto x) { b[half / 2][2 * deep + half % 2] = x; });
       action(chunk, b);
       wgmma_commit_group();

@@ -6,7 +6,7 @@
 
 namespace vbgemm {
 
-// Returns float16 numbers from two 8-bit floats, each of which is the upper byte of one half of the word.
+// Returns two float16 values from two 8-bit floats, which are the upper bytes of the word's halves.
 template <class T>
 __device__ inline uint32_t float16_of_upper_bytes(uint32_t word) {
   using Format = Float8Format<kDTypeOf<T>>;
@@ -14,17 +14,17 @@ __device__ inline uint32_t float16_of_upper_bytes(uint32_t word) {
     static_assert(Format::kInfinities && Format::kBias == 15);
     return word;
   } else {
-    // With one bit of the exponent less, the bits are those of a float16 that is smaller by 2^8, also for subnormal numbers.
+    // With one exponent bit fewer, the bits are those of a float16 that is smaller by a factor of 2^8, also for subnormals.
     static_assert(Format::kExponent == 4 && !Format::kInfinities && Format::kBias == 7 && Format::kInfinity == 0x7f);
-    constexpr uint32_t kTwo8 = 0x5c005c00u, k36000 = 0x78657865u, kSigns = 0x80008000u;
+    constexpr uint32_t kTwoToThe8 = 0x5c005c00u, k36000 = 0x78657865u, kSigns = 0x80008000u;
     const uint32_t small = (word & kSigns) | (word & ~kSigns) >> 1;
-    // NaN is 1.875 here, and the largest number 1.75: times 36000, only NaN overflows to infinity. Infinity times 0 is NaN, any other
-    // number times 0 changes nothing.
-    return multiply_add_float16s(multiply_float16s(small, k36000), 0, multiply_float16s(small, kTwo8));
+    // NaN reads as 1.875 here and the largest value as 1.75: times 36000, only NaN overflows to infinity. Infinity times 0 is NaN; adding
+    // any other value times 0 changes nothing.
+    return multiply_add_float16s(multiply_float16s(small, k36000), 0, multiply_float16s(small, kTwoToThe8));
   }
 }
 
-// Widens the four numbers of a word; `first` receives the two in its lower half.
+// Widens a word's four values; `first` receives the two in its lower half.
 template <class T>
 __device__ inline void widen_float8(uint32_t word, uint32_t& first, uint32_t& second) {
   if constexpr (kWidensE4m3 && kDTypeOf<T> == DType::e4m3) {

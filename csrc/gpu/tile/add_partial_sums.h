@@ -1,5 +1,5 @@
 // The second launch of split-K: reduces the partial sums that the tile kernels have written to the workspace, in fixed order, and applies
-// the epilogue as a tile kernel would. A `slice` is one K slice, or its partial sums.
+// the epilogue as a tile kernel would. A `slice` means one K slice or its partial sums.
 #pragma once
 #include "gpu/tile/epilogue.h"
 #include "gpu/tile/finish.h"
@@ -10,17 +10,18 @@ namespace vbgemm {
 inline constexpr int kAddThreads = 256;
 
 // Thread blocks per split tile, where `num_splits` tiles have `num_sums` partial sums together: enough that each thread loads two vectors
-// of four sums of an average tile. With many tiles the number is bounded, because further thread blocks would wait for each other and not
-// for memory.
+// of four sums of an average tile. With many tiles the number is bounded, because more thread blocks would wait for each other instead of
+// memory.
 constexpr int add_blocks(int64_t num_splits, int64_t num_sums) {
-  constexpr int64_t kSumsOfBlock = kAddThreads * 4 * 2, kMax = 64, kMaxTotal = 1024;
-  const int64_t blocks = num_sums / num_splits / kSumsOfBlock, fair = kMaxTotal / num_splits, most = fair < kMax ? fair : kMax;
-  const int64_t few = blocks < most ? blocks : most;
-  return static_cast<int>(few < 1 ? 1 : few);
+  constexpr int64_t kSumsPerBlock = kAddThreads * 4 * 2, kMax = 64, kMaxTotal = 1024;
+  const int64_t blocks = num_sums / num_splits / kSumsPerBlock, fair = kMaxTotal / num_splits, most = fair < kMax ? fair : kMax;
+  const int64_t blocks_per_tile = blocks < most ? blocks : most;
+  return static_cast<int>(blocks_per_tile < 1 ? 1 : blocks_per_tile);
 }
 
-// Parts of a thread block that work on the same elements, each on a range of the K slices: more parts for more slices. The order of the
-// additions depends on nothing else. (The values are constants, so that no division by them remains at run time.)
+// The number of parts into which a thread block is divided. All parts work on the same elements, each on a range of the K slices: more
+// slices, more parts. The order of the additions depends on nothing else. (The values are constants, so that no division remains at run
+// time.)
 constexpr __host__ __device__ int parts_of(int slices) {
   const int many = slices > 256 ? 64 : slices > 128 ? 32 : slices > 64 ? 16 : 8;
   return slices > 32 ? many : slices > 16 ? 4 : slices > 8 ? 2 : 1;
@@ -35,10 +36,10 @@ struct AddPartialSums {
 
   struct Shared {
     SplitTile tile;
-    TilePlace<T> place;
+    ResolvedTile<T> place;
     SumVector partial[kAddThreads];          // each part's sums over its range of the K slices
     Sum result[kAddThreads * kVector];       // the finished elements of C
-    int row[kAddThreads], col[kAddThreads];  // where each vector begins in the tile
+    int row[kAddThreads], col[kAddThreads];  // position of each vector in the tile
   };
 
   // The elements of the thread block's vectors, distributed so that adjacent threads have adjacent elements, as the epilogue expects.
@@ -62,7 +63,8 @@ struct AddPartialSums {
     if (!kCdna && plan.epilogues) {  // CDNA has no prefetch instruction
       prefetch_table<kAddThreads>(plan.epilogues, plan.num_problems, thread_index());
     }
-    // Consecutive thread blocks work on different split tiles, so that a thread block's place within its tile is one number, `turn`.
+    // Consecutive thread blocks work on different split tiles, so that one number, `turn`, tells which part of its tile a thread block
+    // computes.
     const int index = static_cast<int>(block_index()) % plan.num_splits, turn = static_cast<int>(block_index()) / plan.num_splits;
     if (thread_index() < kWaveSize) {
       place(parameters, load_record(plan.splits + index), shared);
@@ -88,7 +90,7 @@ struct AddPartialSums {
   template <class Out>
   __device__ static void add_up(const KernelParameters& parameters, int turn, Shared& shared) {
     const SplitTile& tile = shared.tile;
-    const TilePlace<T>& place = shared.place;
+    const ResolvedTile<T>& place = shared.place;
     const Sum* const sums = static_cast<const Sum*>(parameters.sums.data) + tile.first;
     const int slices = tile.slices, parts = parts_of(slices), threads = kAddThreads / parts;  // threads in each part
     const int across = (place.cols + kVector - 1) / kVector, num_vectors = place.rows * across;
@@ -118,21 +120,21 @@ struct AddPartialSums {
     }
   }
 
-  // Sums the slices [begin, end), in order. A vector may extend beyond the tile's columns, into the padding of a row of partial sums.
+  // Sums the slices [begin, end), in order. A vector may reach past the tile's columns into a row's padding.
   __device__ static SumVector sum_of(const Sum* first, int begin, int end, int64_t stride) {
-    constexpr int kTogether = 4;  // loads in flight; six at a time were slower on an H100 (docs/design/split-k.md, S3)
+    constexpr int kInFlight = 4;  // loads in flight; six at a time were slower on an H100 (docs/design/split-k.md, S3)
     SumVector sum;
 #pragma unroll
     for (Sum& x : sum.element) x = nothing<Sum>();
 #pragma unroll 1
-    for (int slice = begin; slice < end; slice += kTogether) {
-      SumVector more[kTogether];
+    for (int slice = begin; slice < end; slice += kInFlight) {
+      SumVector more[kInFlight];
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
+      for (int i = 0; i < kInFlight; ++i) {
         if (slice + i < end) more[i] = *reinterpret_cast<const SumVector*>(first + (slice + i) * stride);
       }
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
+      for (int i = 0; i < kInFlight; ++i) {
         if (slice + i >= end) break;
 #pragma unroll
         for (int v = 0; v < kVector; ++v) sum.element[v] = sum.element[v] + more[i].element[v];

@@ -31,7 +31,7 @@ __device__ inline float widen(Float8<kDType> x) {
   return float_of_bits(Float8Format<kDType>::widen(uint32_t{x.bits}, BitsOfFloat(), FloatOfBits()));
 }
 
-// Two numbers in a word, the first one in its lower half.
+// Packs two values into a word, the first one in the lower half.
 template <class T>
 __device__ inline uint32_t narrow_two(float low, float high) {
   static_assert(std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>);
@@ -74,10 +74,10 @@ __device__ inline Complex<Real> multiply_add(Complex<Real> a, Complex<Real> b, C
 // Calls `store` with a default-constructed element of the result type `result`, which is one of the set kResults.
 template <uint32_t kResults, int kFrom = 0, class Store>
 __device__ __forceinline__ void with_one_of(DType result, const Store& store) {
-  constexpr uint32_t kLeft = kResults >> kFrom;
-  if constexpr ((kLeft & 1) == 0) {
+  constexpr uint32_t kRemaining = kResults >> kFrom;
+  if constexpr ((kRemaining & 1) == 0) {
     with_one_of<kResults, kFrom + 1>(result, store);
-  } else if constexpr (kLeft == 1) {
+  } else if constexpr (kRemaining == 1) {
     store(Element<static_cast<DType>(kFrom)>());
   } else if (result == static_cast<DType>(kFrom)) {
     store(Element<static_cast<DType>(kFrom)>());

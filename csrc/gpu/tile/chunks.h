@@ -3,22 +3,22 @@
 #include <algorithm>
 
 #include "gpu/tile/kernel_parameters.h"
-#include "gpu/tile/tile_cut.h"
+#include "gpu/tile/tile_traits.h"
 
 namespace vbgemm {
 
 static_assert(kVectorBytes == kVectorLoadBytes);
 
 inline constexpr int kArrayThreads = 256;
-inline constexpr int kVectorsTogether = 4;  // of each operand, in flight at a time
+inline constexpr int kVectorsInFlight = 4;  // vectors of each operand in flight
 
-// How many elements a thread block takes: the same number of bytes for every element type.
-static_assert(kArrayChunkBytes == kArrayThreads * kVectorsTogether * kVectorBytes);
+// The number of elements per thread block: the same number of bytes for every element type.
+static_assert(kArrayChunkBytes == kArrayThreads * kVectorsInFlight * kVectorBytes);
 constexpr __host__ __device__ int chunk_of(size_t element_bytes) { return kArrayChunkBytes / static_cast<int>(element_bytes); }
 
 constexpr int64_t chunks_of(int64_t elements, int chunk) { return elements / chunk + (elements % chunk != 0); }
 
-// Takes as many of the `left` remaining members as one launch holds. Returns false if not even the first fits.
+// Adds as many of the `left` remaining members as one launch can hold. Returns false if not even the first one fits.
 template <class Member>
 bool take_members(const Member* first, int left, int chunk, Members<Member>& members) {
   int64_t blocks = 0;

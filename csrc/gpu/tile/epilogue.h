@@ -32,7 +32,7 @@ __device__ inline bool is_zero(Complex<Real> x) {
   return x.real == 0 && x.imag == 0;
 }
 
-// Stands for a term that is absent: adding -0 changes no number, not even the sign of a zero.
+// The value of an absent term: adding -0 changes no value, not even the sign of a zero.
 template <class Sum>
 __device__ inline Sum nothing() {
   return make_scalar<Sum>(-0.0, -0.0);
@@ -57,10 +57,10 @@ __device__ inline Sum scale_sum(Sum alpha, Sum sum, Sum rest) {
   return scale_and_add(alpha, is_zero(alpha) ? make_scalar<Sum>(0, 0) : sum, rest);
 }
 
-// The functions of activations.def, beside the compiler's tanh.
+// The functions that activations.def uses, in addition to the compiler's tanh.
 template <class Real>
 __device__ inline Real relu(Real x) {
-  return x <= 0 ? 0 : x;  // of -0 it is 0, as in JAX
+  return x <= 0 ? 0 : x;  // relu(-0) is 0, as in JAX
 }
 template <class Real>
 __device__ inline Real sigmoid(Real x) {

@@ -1,4 +1,4 @@
-// silu and gelu for gates, where nothing else runs while they are computed: right to about 1e-6, by the fast division and exponential.
+// silu and gelu for gates, computed while nothing else runs: fast division and exponential, with a relative error of about 1e-6.
 #pragma once
 #include "descriptor.h"
 #include "gpu/arch/gpu_vendor.h"
@@ -11,10 +11,10 @@ struct FastGate {
 };
 __device__ inline FastGate fast_gate(Activation activation, float x) {
   constexpr float kLinear = 1.5957691216f, kCubic = kLinear * 0.044715f;
-  constexpr float kFar = 16;  // beyond which gelu's sigmoid is 0 or 1, so that no square of x has to be finite
+  constexpr float kSaturation = 16;  // beyond this gelu's sigmoid is 0 or 1; clamping keeps x^2 finite
   const bool silu = activation == Activation::silu;
-  const float near = x < -kFar ? -kFar : x > kFar ? kFar : x, square = near * near;
-  const float t = silu ? x : near * (kLinear + kCubic * square), slope = silu ? 1 : kLinear + 3 * kCubic * square;
+  const float clamped = x < -kSaturation ? -kSaturation : x > kSaturation ? kSaturation : x, square = clamped * clamped;
+  const float t = silu ? x : clamped * (kLinear + kCubic * square), slope = silu ? 1 : kLinear + 3 * kCubic * square;
   const float sigmoid = fast_divide(1, 1 + fast_exp(-t));
   return {x * sigmoid, sigmoid + x * sigmoid * (1 - sigmoid) * slope};
 }

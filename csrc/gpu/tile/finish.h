@@ -5,9 +5,9 @@
 // sums has a stage type of its own: Stage (tile_store.h), RowStage (row_store.h), TileStage (lane_sums.h), Band (mfma_store.h) and
 // AddPartialSums::Elements (add_partial_sums.h). Each has the members
 //
-//   static constexpr int kElements;                       how many elements the thread handles in each pass
+//   static constexpr int kElements;                       the number of elements that the thread handles per pass
 //   Sum& element(int n) const;                            the n-th of these elements
-//   Location locate(Extent tile, int pass, int n) const;  where in the tile that element lies
+//   Location locate(Extent tile, int pass, int n) const;  its position in the tile
 //
 // and assigns adjacent elements to adjacent threads, so that accesses to C coalesce.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace vbgemm {
 
-// The place of an element in its tile; `inside` is false where the tile does not extend that far.
+// The position of an element in its tile; `inside` is false outside of the tile.
 struct Location {
   int row, col;
   bool inside;
@@ -24,29 +24,29 @@ struct Location {
 
 // Applies element = activation(alpha element + beta source + bias), by two multiply-adds, to a thread's elements of one pass.
 template <class Out, class Stage, class T>
-__device__ inline void apply_epilogue(const Stage& stage, const TilePlace<T>& place, int pass) {
+__device__ inline void apply_epilogue(const Stage& stage, const ResolvedTile<T>& place, int pass) {
   using Sum = Accumulator<T>;
   constexpr int kElements = Stage::kElements, kRoom = 32 / static_cast<int>(sizeof(Sum));
-  constexpr int kTogether = kElements < kRoom ? kElements : kRoom;  // so that their loads are in flight together
+  constexpr int kInFlight = kElements < kRoom ? kElements : kRoom;  // so that their loads overlap
   const MatrixView source = place.matrix[kSource], bias = place.matrix[kBias];
   const Sum alpha = place.alpha, beta = place.beta;
   const Extent tile{place.rows, place.cols};
 #pragma unroll 1
-  for (int begin = 0; begin < kElements; begin += kTogether) {
-    Sum rest[kTogether];
+  for (int begin = 0; begin < kElements; begin += kInFlight) {
+    Sum rest[kInFlight];
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
+    for (int n = 0; n < kInFlight; ++n) {
       rest[n] = nothing<Sum>();
       const Location at = stage.locate(tile, pass, begin + n);
       if (bias.first && at.inside) rest[n] = widen(*bias.template at<Out>(at.row, at.col));
     }
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
+    for (int n = 0; n < kInFlight; ++n) {
       const Location at = stage.locate(tile, pass, begin + n);
       if (source.first && at.inside) rest[n] = scale_and_add(beta, widen(*source.template at<Out>(at.row, at.col)), rest[n]);
     }
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) stage.element(begin + n) = scale_sum(alpha, stage.element(begin + n), rest[n]);
+    for (int n = 0; n < kInFlight; ++n) stage.element(begin + n) = scale_sum(alpha, stage.element(begin + n), rest[n]);
   }
   if (place.activation == Activation::none) return;
 #pragma unroll 1
@@ -54,15 +54,15 @@ __device__ inline void apply_epilogue(const Stage& stage, const TilePlace<T>& pl
 }
 
 template <class Out, class Stage, class T>
-__device__ inline void write_elements(const Stage& stage, const TilePlace<T>& place, int pass) {
-  // The view is copied to registers: as far as the compiler knows, a store to C might overwrite the view itself.
+__device__ inline void write_elements(const Stage& stage, const ResolvedTile<T>& place, int pass) {
+  // The view is copied to registers because the compiler cannot rule out that a store to C overwrites it.
   const MatrixView c = place.matrix[kC];
   const Extent tile{place.rows, place.cols};
-  constexpr int kTogether = Stage::kElements < 8 ? Stage::kElements : 8;  // their addresses usually are at constant distances
+  constexpr int kUnroll = Stage::kElements < 8 ? Stage::kElements : 8;  // their addresses usually are at constant distances
 #pragma unroll 1
-  for (int begin = 0; begin < Stage::kElements; begin += kTogether) {
+  for (int begin = 0; begin < Stage::kElements; begin += kUnroll) {
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
+    for (int n = 0; n < kUnroll; ++n) {
       const Location at = stage.locate(tile, pass, begin + n);
       Out result;
       narrow(stage.element(begin + n), result);
@@ -71,7 +71,7 @@ __device__ inline void write_elements(const Stage& stage, const TilePlace<T>& pl
   }
 }
 
-// Whether, in this tile, every row of C begins and ends at a multiple of the vector.
+// Whether every row of C in this tile begins and ends at a multiple of the vector width.
 template <class Out, int kVector>
 __device__ inline bool takes_vectors(const MatrixView& c, int cols) {
   return c.col_stride == 1 && (c.row_stride | cols) % kVector == 0 && reinterpret_cast<uintptr_t>(c.first) % (kVector * sizeof(Out)) == 0;

@@ -1,5 +1,5 @@
-// What a kernel is given: the plan, its range of thread blocks, and the table of buffers. All of it is passed in the launch parameters,
-// where a kernel can read it without a load from global memory.
+// A kernel's parameters: the plan, its range of thread blocks, and the buffer table. They are launch parameters, which a kernel reads
+// without a load from global memory.
 #pragma once
 #include "descriptor.h"
 #include "dtypes.h"
@@ -18,19 +18,19 @@ inline constexpr int kMaxParameterBuffers = max_parameter_buffers(kCdna);
 
 struct KernelParameters {
   Descriptors plan;
-  int32_t first_block;                // of this launch, among the plan's thread blocks (tile kernels)
-  int32_t launch_blocks;              // of this launch (the pipelined kernel, whose grid may be smaller)
+  int32_t first_block;                // the launch's first block among the plan's blocks (tile kernels)
+  int32_t launch_blocks;              // blocks of this launch (pipelined kernel, whose grid may be smaller)
   int32_t split_blocks;               // thread blocks for each split tile (the kernel that reduces split-K partial sums)
   int32_t num_buffers, num_operands;  // the table holds the operands first, then the results
   DType result;                       // dtype of the results
   bool next_may_start;                // the next kernel of the stream waits for this one before it touches memory
   Buffer sums;                        // workspace for the split-K partial sums, in the accumulator's type
-  const void* maps;                   // TileMaps of each thread block (gpu/sm90/tile_maps.h), or null
+  const void* maps;                   // each thread block's TileMaps (gpu/sm90/tile_maps.h), or null
   const Buffer* overflow;             // the whole table in global memory, where it does not fit the launch parameters; else null
   Buffer table[kMaxParameterBuffers];
 };
 
-// A section of a buffer table that is too long for the launch parameters, on its way to the workspace.
+// One section of a buffer table that is too long for the launch parameters; a kernel writes it to the workspace.
 struct BufferChunk {
   Buffer* to;
   int32_t count;
@@ -44,7 +44,7 @@ struct Addition {
   int64_t elements;
 };
 
-// The members that one launch works on: as many as fit its parameters beside two pointers. The thread blocks of one member are consecutive.
+// The members of one launch: as many as fit the launch parameters next to two pointers. The thread blocks of a member are consecutive.
 template <class Member>
 struct Members {
   static constexpr int kMax = (kMaxParameterBytes - 32) / static_cast<int>(sizeof(Member) + sizeof(int32_t));
@@ -68,7 +68,7 @@ struct SquareSumParameters {
 // One member of a call that averages arrays (gpu/elementwise/averages.h). The average may be x or y itself.
 struct Average {
   const void *x, *y;
-  void *average, *ahead;
+  void *average, *lookahead;
   int64_t elements;
 };
 

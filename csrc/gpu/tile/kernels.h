@@ -1,6 +1,6 @@
 // Names and definitions of the launched tile kernels: one kernel for each pair of a catalogue kernel (Kernel, catalogue.h) and an
 // arithmetic (Kind, dtypes.h), each defined in the instances/ file of its tile family and arithmetic. host/launch.cu compares these lists
-// with what has code (gpu/vendor_tiles.h).
+// with the tiles that have code (gpu/vendor_tiles.h).
 #pragma once
 #include <type_traits>
 
@@ -58,7 +58,7 @@
 
 #define VBGEMM_ROW_KERNELS(FOR_EACH, kind) FOR_EACH(t128_rows, kind) FOR_EACH(t128_wide_rows, kind)
 
-// The launched kernels of an arithmetic, under the words that dtypes.def uses in its columns `ordinary` and `tensor`.
+// The launched kernels of an arithmetic. The macro suffixes are the values of dtypes.def's columns `ordinary` and `tensor`.
 #define VBGEMM_ORDINARY_PIECES(FOR_EACH, kind) VBGEMM_SIMT_KERNELS(FOR_EACH, kind) VBGEMM_HEAVY_KERNEL(FOR_EACH, kind)
 #define VBGEMM_ORDINARY_BYTES(FOR_EACH, kind) FOR_EACH(t128_light, kind) FOR_EACH(t128_medium, kind)
 #define VBGEMM_ORDINARY_ROWS(FOR_EACH, kind) \
@@ -92,7 +92,7 @@ struct ParametersOf {
 #define VBGEMM_DECLARE_KERNEL(kernel, kind) \
   extern "C" __global__ void vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::ParametersOf<vbgemm::Kernel::kernel>::type, parameters));
 
-// The kernel that reduces split-K partial sums exists once for each type of left-hand operands.
+// The kernel that reduces split-K partial sums exists once per type of A.
 #define DTYPE(id, name, ...) VBGEMM_DECLARE_ADD_PARTIAL_SUMS(name)
 #define OTHER_DTYPE(...)
 #define ARITHMETIC(id, set, name, lhs, rhs, ordinary, tensor) \

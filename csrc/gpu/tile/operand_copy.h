@@ -1,13 +1,13 @@
 // Copies one operand of a tile, step by step along K, from global to shared memory. The SIMT tiles fill their pipeline stages with it.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
-#include "gpu/tile/tile_cut.h"
 #include "gpu/tile/tile_place.h"
+#include "gpu/tile/tile_traits.h"
 
 namespace vbgemm {
 
 // Ways to distribute a thread block's threads over a rectangle. Each thread makes kCopies copies of kWidth elements, kStep rows (or
-// columns) apart; row() and col() are the place of its first copy. A rectangle too long for that is copied in rounds, kSpan columns (or
+// columns) apart; row() and col() are the position of its first copy. A rectangle too long for that is copied in rounds, kSpan columns (or
 // rows) apart.
 
 // Along the rows: adjacent lanes copy adjacent elements of a row.
@@ -15,7 +15,7 @@ template <class Rectangle, int kThreads, int kWidth_>
 struct AlongRows {
   static constexpr int kWidth = kWidth_, kSpan = Rectangle::kCols < kThreads * kWidth ? Rectangle::kCols : kThreads * kWidth;
   static constexpr int kRounds = Rectangle::kCols / kSpan, kRowPieces = kSpan / kWidth;
-  static constexpr bool kDown = true;  // the copies of one thread are in different rows
+  static constexpr bool kDown = true;  // the thread's copies are in different rows
   static constexpr int kStep = kThreads / kRowPieces, kCopies = (Rectangle::kRows + kStep - 1) / kStep;
   static_assert(kThreads % kRowPieces == 0 && Rectangle::kCols % kSpan == 0);
 
@@ -23,27 +23,27 @@ struct AlongRows {
   __device__ static int col(int thread) { return thread % kRowPieces * kWidth; }
 };
 
-// Down the columns, for an operand that is contiguous along its columns. A warp copies kLeastRows = 8 rows by four (or eight) columns:
+// Down the columns, for an operand that is contiguous along its columns. A warp copies kMinRows = 8 rows by four (or eight) columns:
 // these are whole 32-byte sectors of global memory, and no two lanes write to one bank. It takes more rows only where the thread block has
 // too few warps to span all rows. With sixteen rows there are half as many cache lines, and two lanes write to each bank.
-template <class Rectangle, int kThreads, int kLeastRows>
+template <class Rectangle, int kThreads, int kMinRows>
 struct DownColumns {
-  static constexpr int kWidth = 1, kRowsAWave = Rectangle::kRows * kWaveSize / kThreads;
-  static constexpr int kRowsEach = kRowsAWave < kLeastRows ? kLeastRows : kRowsAWave < kWaveSize ? kRowsAWave : kWaveSize;  // of a warp
-  static constexpr int kWaves = kThreads / kWaveSize, kColsEach = kWaveSize / kRowsEach;
-  static constexpr int kSpan = Rectangle::kRows < kRowsEach * kWaves ? Rectangle::kRows : kRowsEach * kWaves;
-  static constexpr int kRounds = Rectangle::kRows / kSpan, kWavesDown = kSpan / kRowsEach;
+  static constexpr int kWidth = 1, kRowsPerWave = Rectangle::kRows * kWaveSize / kThreads;
+  static constexpr int kWarpRows = kRowsPerWave < kMinRows ? kMinRows : kRowsPerWave < kWaveSize ? kRowsPerWave : kWaveSize;  // of a warp
+  static constexpr int kWaves = kThreads / kWaveSize, kWarpCols = kWaveSize / kWarpRows;
+  static constexpr int kSpan = Rectangle::kRows < kWarpRows * kWaves ? Rectangle::kRows : kWarpRows * kWaves;
+  static constexpr int kRounds = Rectangle::kRows / kSpan, kWavesM = kSpan / kWarpRows;
   static constexpr bool kDown = false;
   static constexpr int kStep = kThreads / kSpan, kCopies = (Rectangle::kCols + kStep - 1) / kStep;
-  static_assert(kThreads % kSpan == 0 && kSpan % kRowsEach == 0 && Rectangle::kRows % kSpan == 0,
+  static_assert(kThreads % kSpan == 0 && kSpan % kWarpRows == 0 && Rectangle::kRows % kSpan == 0,
                 "an operand's rows in a tile of tiles.def have to be a multiple of what the threads copy at once");
 
-  __device__ static int row(int thread) { return thread / kWaveSize % kWavesDown * kRowsEach + thread % kRowsEach; }
-  __device__ static int col(int thread) { return thread / kWaveSize / kWavesDown * kColsEach + thread % kWaveSize / kRowsEach; }
+  __device__ static int row(int thread) { return thread / kWaveSize % kWavesM * kWarpRows + thread % kWarpRows; }
+  __device__ static int col(int thread) { return thread / kWaveSize / kWavesM * kWarpCols + thread % kWaveSize / kWarpRows; }
 };
 
-// kAhead: the L2 prefetch size in bytes, as for cp_async. kLeastRows: as for DownColumns.
-template <class T, class Rectangle, int kThreads, int kAhead = 128, int kLeastRows = 8>
+// kL2Prefetch: the L2 prefetch size in bytes, as for cp_async. kMinRows: as for DownColumns.
+template <class T, class Rectangle, int kThreads, int kL2Prefetch = 128, int kMinRows = 8>
 class OperandCopy {
  public:
   // `from` is in shared memory and is read again at each step, which is cheaper than holding it in registers.
@@ -66,7 +66,7 @@ class OperandCopy {
     switch (from_.access) {
       case Access::vectors: return action(AlongRows<Rectangle, kThreads, kVectorBytes / static_cast<int>(sizeof(T))>());
       case Access::rows: return action(AlongRows<Rectangle, kThreads, 1>());
-      case Access::columns: return action(DownColumns<Rectangle, kThreads, kLeastRows>());
+      case Access::columns: return action(DownColumns<Rectangle, kThreads, kMinRows>());
     }
   }
 
@@ -87,7 +87,7 @@ class OperandCopy {
       const T* from = source_ + (round ? ahead * (Spread::kDown ? from_.col_stride : from_.row_stride) : 0);
 #pragma unroll
       for (int i = 0; i < Spread::kCopies; ++i, from += stride) {
-        cp_async<kBytes, kAhead>(to + i * kSharedStep, from, i * Spread::kStep < limit);
+        cp_async<kBytes, kL2Prefetch>(to + i * kSharedStep, from, i * Spread::kStep < limit);
       }
     }
   }

@@ -15,7 +15,7 @@ constexpr bool share_code(const TileShape& tile, const TileShape& other) {
   return whole_rows && shorter_side(tile) == shorter_side(other) && is_short(tile) == is_short(other);
 }
 
-// A catalogue row's tile size and code in one number, so that looking it up selects one value among a kernel's rows and not four.
+// A catalogue row's tile size and code variant packed into one word, so that a lookup selects one value instead of four.
 constexpr uint32_t packed_extent(const TileShape& shape, int code) {
   const uint32_t transposed = shape.partition == ThreadPartition::rows && shape.n > shape.m;
   return shape.m | shape.n << 12 | code << 24 | transposed << 31;
@@ -23,15 +23,15 @@ constexpr uint32_t packed_extent(const TileShape& shape, int code) {
 
 // The rows of the catalogue that a kernel holds, and their code variants. It is computed by loops, because templates over all rows took
 // seconds to compile.
-struct Held {
+struct KernelTiles {
   int rows = 0, codes = 0;
   int row[kNumTiles] = {};          // the rows that the kernel holds
   uint32_t packed[kNumTiles] = {};  // tile size and code of each
   int row_of_code[kNumTiles] = {};  // the first row that uses each code
-  bool fits = true;                 // whether all values fit their packed numbers
+  bool fits = true;                 // whether all values fit their packed fields
 };
-constexpr Held held_by(Kind kind, Kernel kernel) {
-  Held held;
+constexpr KernelTiles tiles_in_kernel(Kind kind, Kernel kernel) {
+  KernelTiles held;
   for (int row = 0; row < kNumTiles; ++row) {
     const TileShape& tile = kTiles[row];
     if (!has_code(tile, kind, kCdna) || kernel_of(tile) != kernel) continue;
@@ -45,10 +45,10 @@ constexpr Held held_by(Kind kind, Kernel kernel) {
   return held;
 }
 
-// The division of a tile as a value, so that a generic lambda can be called with it.
-template <class Cut>
+// Tile traits as a value, so that a generic lambda can be called with them.
+template <class Traits>
 struct Chosen {
-  using type = Cut;
+  using type = Traits;
 };
 
 constexpr int largest(std::initializer_list<int> values) {
@@ -59,34 +59,34 @@ constexpr int largest(std::initializer_list<int> values) {
 
 // Family: an arithmetic and how it computes a tile (SimtFamily, TensorFamily, MfmaFamily). A family waits for the previous kernel in the
 // stream as late as possible: finding the tile and preparing its copies overlap that kernel.
-template <class Family, Kernel kKernel, class Indices = std::make_integer_sequence<int, held_by(Family::kKind, kKernel).rows>>
+template <class Family, Kernel kKernel, class Indices = std::make_integer_sequence<int, tiles_in_kernel(Family::kKind, kKernel).rows>>
 struct TileKernel;
 
 template <class Family, Kernel kKernel, int... kIndex>
 struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
   using T = typename Family::Element;
-  static constexpr Held kHeld = held_by(Family::kKind, kKernel);
+  static constexpr KernelTiles kHeld = tiles_in_kernel(Family::kKind, kKernel);
   static_assert(kHeld.fits);
   template <int kRow>
-  using Cut = typename Family::template Cut<kRow>;
+  using Traits = typename Family::template Traits<kRow>;
   // All tile shapes that a kernel is compiled for share one buffer in shared memory, of the size of the largest.
-  static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({1, Cut<kHeld.row[kIndex]>::kSharedElements...});
+  static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({1, Traits<kHeld.row[kIndex]>::kSharedElements...});
 
   struct Shared {
-    TilePlace<T> place;
+    ResolvedTile<T> place;
     alignas(Family::kAlignment) T operands[kSharedElements];
   };
 
   // Inlined, so that the launch parameters are read from the constant bank; behind a reference they would be loaded like any other memory,
   // which is slow (docs/design/latency.md, L1).
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
-    TilePlace<T>& place = shared.place;
+    ResolvedTile<T>& place = shared.place;
     if (parameters.next_may_start) let_next_kernel_start();
     // By the warps that do not look the tile up. CDNA has no prefetch instruction.
     if (!kCdna && thread_index() >= kWaveSize) prefetch_descriptors<kThreads - kWaveSize>(parameters.plan, thread_index() - kWaveSize);
     for (TileRange range = tiles_of_block(parameters, block_index()); range.tile < range.end; ++range.tile) {
-      // One warp looks the tile up (the first tile overlaps the previous kernel), and all threads read the tile's place from shared memory,
-      // where it occupies no registers.
+      // One warp looks the tile up (the first tile overlaps the previous kernel), and all threads read the result from shared memory, where
+      // it takes no registers.
       if (thread_index() < kWaveSize) find_tile<Family::kMirrors>(parameters, range.tile, extent_of, place);
       if (thread_index() == 0) place.range = range;
       block_barrier();
@@ -96,7 +96,7 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
       });
       if (!parameters.plan.block_first) break;
       range = place.range;
-      block_barrier();  // because the next tile overwrites the place and the operands
+      block_barrier();  // because the next tile overwrites `place` and the operands
     }
     await_previous_kernel();  // with programmatic launch, the next kernel waits for this kernel alone
   }
@@ -113,10 +113,10 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
     if (tile_id == kRow) packed = kPacked;
   }
 
-  // Calls `multiply` with the tile division of a code, if that code exists. The search is binary: tests one after another would cost an
-  // instruction fetch for every tile that is not chosen (docs/design/latency.md, L14). Two separate ifs replace an if-else, with which each
-  // of the two compilers spills registers in some kernel (docs/design/kernels.md, K13). The code of a tile has to be inlined: otherwise
-  // what the lambda captures would lie on a stack, and shared memory would be read by generic loads.
+  // Calls `multiply` with the tile traits of a code variant, if it exists. The search is binary: a linear chain of tests would cost an
+  // instruction fetch for every tile that is skipped (docs/design/latency.md, L14). Two separate ifs replace an if-else, with which each of
+  // the two compilers spills registers in some kernel (docs/design/kernels.md, K13). The code of a tile has to be inlined: otherwise the
+  // lambda's captures would live on a stack, and shared memory would be read by generic loads.
   template <int kFirst, int kEnd, class Multiply>
   __device__ __forceinline__ static void choose(int code, const Multiply& multiply) {
     if constexpr (kEnd - kFirst > 1) {
@@ -124,7 +124,7 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
       if (code < kMiddle) choose<kFirst, kMiddle>(code, multiply);
       if (code >= kMiddle) choose<kMiddle, kEnd>(code, multiply);
     } else if constexpr (kEnd > kFirst) {
-      if (code == kFirst) multiply(Chosen<Cut<kHeld.row_of_code[kFirst]>>());
+      if (code == kFirst) multiply(Chosen<Traits<kHeld.row_of_code[kFirst]>>());
     }
   }
 };

@@ -58,8 +58,8 @@ def tensordot(
 
     Returns:
       A dict of blocks or a BlockArray, sorted by sector, whose axes are the free axes of a and then those of b: {(): x}
-      where all axes are contracted, and {} where no blocks meet. For arrays of symmray, an array of symmray or a
-      scalar; if it is packed, products that are left to XLA are arrays of their own.
+      if all axes are contracted, and {} if no pair of blocks contributes. For arrays of symmray, an array of symmray or
+      a scalar; if it is packed, products that are left to XLA are arrays of their own.
 
     Raises:
       ValueError: the blocks of a tensor differ in dtype or number of axes, a charge has different sizes in one axis or
@@ -124,9 +124,9 @@ def einsum(
       As `tensordot`.
 
     Raises:
-      ValueError: as `tensordot`; also where a tensor does not have as many axes as labels, where a label occurs twice
+      ValueError: as `tensordot`; also if a tensor does not have as many axes as labels, if a label occurs twice
         in one tensor, in one tensor alone, or in both and in the result.
-      TypeError: as `tensordot`; also where the equation is not a string.
+      TypeError: as `tensordot`; also if the equation is not a string.
 
     Examples:
       Charges of Z_3, of which 4 is 1:
@@ -144,9 +144,9 @@ def einsum(
     contracted, order = of_einsum.equation_of(labels)
 
     def split(ndim_a: int, ndim_b: int) -> tuple[Axes, Axes]:
-        for tensor, ndim, of_tensor in (("a", ndim_a, labels.a), ("b", ndim_b, labels.b)):
-            if ndim != len(of_tensor):
-                raise ValueError(f"{name}: {equation!r} gives {tensor} {len(of_tensor)} axes, but it has {ndim}")
+        for tensor, ndim, axis_labels in (("a", ndim_a, labels.a), ("b", ndim_b, labels.b)):
+            if ndim != len(axis_labels):
+                raise ValueError(f"{name}: {equation!r} gives {tensor} {len(axis_labels)} axes, but it has {ndim}")
         return contracted
 
     result = _contracted(name, a, b, split, modulus, packed, options)
@@ -177,12 +177,12 @@ def _contracted(name: str, a: Any, b: Any, split: Any, modulus: Any, packed: boo
             packed = any(isinstance(block, Block) for x in (a, b) for block in x.blocks.values())
         return contract_arrays(name, a, b, split(a.ndim, b.ndim), packed=packed, **options)
     packed = isinstance(a, BlockArray) or isinstance(b, BlockArray) if packed is None else packed
-    of_a, of_b = Blocks(name, "a", a, modulus), Blocks(name, "b", b, modulus)
-    is_empty = of_a.ndim is None or of_b.ndim is None
-    work = Contraction(of_a, of_b, ((), ()) if is_empty else split(of_a.ndim, of_b.ndim), packed=packed)
-    by_xla = left_to_xla(work, has_own_way=False, **options)
+    blocks_a, blocks_b = Blocks(name, "a", a, modulus), Blocks(name, "b", b, modulus)
+    is_empty = blocks_a.ndim is None or blocks_b.ndim is None
+    work = Contraction(blocks_a, blocks_b, ((), ()) if is_empty else split(blocks_a.ndim, blocks_b.ndim), packed=packed)
+    by_xla = left_to_xla(work, has_native=False, **options)
     assert by_xla is not None
-    blocks = work.results(of_a, of_b, by_xla, **options)
+    blocks = work.results(blocks_a, blocks_b, by_xla, **options)
     return as_block_array(work, blocks) if packed else blocks
 
 

@@ -54,11 +54,11 @@ class Structure:
 
     @functools.cached_property
     def in_buffer(self) -> tuple[int, ...]:
-        """The blocks' numbers in the order of the buffer."""
+        """The blocks' indices in the order of the buffer."""
         return tuple(sorted(range(len(self.layouts)), key=lambda number: self.layouts[number].offset))
 
     def transpose(self, axes: Axes) -> Structure:
-        """The structure of the tensor with its axes in this order, of the same buffer."""
+        """The structure of the tensor with its axes in this order, for the same buffer."""
         moved = sorted(
             (tuple(sector[axis] for axis in axes), layout.transpose(axes))
             for sector, layout in zip(self.sectors, self.layouts, strict=True)
@@ -89,11 +89,11 @@ def inverse(order: Axes) -> Axes:
 
 @jax.tree_util.register_pytree_with_keys_class
 class Block(View):
-    """A block of a `BlockArray`: a view of its buffer. Products read it in place; under arithmetic and functions of
-    jax.numpy it becomes an array, by a copy."""
+    """A block of a `BlockArray`: a view of its buffer. Products read it in place; arithmetic and jax.numpy functions
+    convert it to an array by a copy."""
 
     def transpose(self, axes: Sequence[int] | None = None) -> Block:
-        """The block with its axes in this order (None: in opposite order), without a copy."""
+        """The block with its axes in this order (None: reversed), without a copy."""
         axes = range(self.ndim)[::-1] if axes is None else [operator.index(axis) % self.ndim for axis in axes]
         return Block.with_layout(self.buffer, self.layout.transpose(axes))
 
@@ -158,7 +158,7 @@ class BlockArray(Mapping[Sector, Block]):
         return self.buffer.dtype
 
     def check_buffer(self) -> None:
-        """Raises ValueError where the buffer does not have the blocks' size, as after vmap or scan have stacked it."""
+        """Raises ValueError if the buffer does not have the blocks' size, as after vmap or scan have stacked it."""
         shape = getattr(self.buffer, "shape", None)
         if shape != (self.structure.elements,):
             raise ValueError(
@@ -176,7 +176,7 @@ class BlockArray(Mapping[Sector, Block]):
     def __len__(self) -> int:
         return len(self.sectors)
 
-    __eq__ = object.__eq__  # as arrays have no order of their own, two tensors are equal where they are one object
+    __eq__ = object.__eq__  # comparing arrays gives arrays, so tensors are equal only if they are one object
     __hash__ = object.__hash__
 
     def transpose(self, axes: Sequence[int]) -> BlockArray:
@@ -265,7 +265,7 @@ def _buffer(blocks: Sequence[jax.Array], structure: Structure, dtype: Any) -> ja
 
 @functools.partial(jax.jit, static_argnames="structure")
 def _arrays_of(buffer: jax.Array, structure: Structure) -> list[jax.Array]:
-    """All blocks as arrays, by one split: its transpose is one concatenation, where the transpose of each slice would
+    """All blocks as arrays, by one split: its transpose is one concatenation, whereas the transpose of each slice would
     be an array as large as the buffer."""
     if not structure.layouts:
         return []
@@ -279,5 +279,5 @@ def _arrays_of(buffer: jax.Array, structure: Structure) -> list[jax.Array]:
 
 
 def _memory(layout: Layout) -> Axes:
-    """The axes in the order in which they lie in memory, outermost first."""
+    """The axes in memory order, outermost first."""
     return tuple(sorted(range(len(layout.dimensions)), key=lambda axis: -layout.dimensions[axis][0][1]))

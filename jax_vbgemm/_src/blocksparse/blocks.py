@@ -114,8 +114,7 @@ class Blocks:
 
     @property
     def memory(self) -> tuple[int, ...]:
-        """The axes in the order in which they lie in memory, outermost first: that of the largest block that is a view,
-        or of arrays."""
+        """The axes in memory order, outermost first: the order of the largest block that is a view, or of arrays."""
         views = [block for block in self.blocks.values() if isinstance(block, View)]
         axes = range(self.ndim or 0)
         if not views:
@@ -124,7 +123,7 @@ class Blocks:
         return tuple(sorted(axes, key=lambda axis: -dimensions[axis][0][1]))
 
     def check_contracted(self, axes: tuple[int, ...], other: Blocks, others: tuple[int, ...]) -> None:
-        """Raises where a charge has different sizes in an axis of this tensor and in the axis contracted with it, or
+        """Raises if a charge has different sizes in an axis of this tensor and in the axis contracted with it, or
         where the charges of these axes are of different kinds, so that none could be equal."""
         meets = dict(zip(axes, others, strict=True))
         for axis, its in meets.items():
@@ -147,19 +146,19 @@ class Blocks:
 
 
 def reduced(charge: Any, modulus: Modulus) -> Any:
-    """The charge with each of its parts in 0 to N - 1, for parts that have a modulus N."""
+    """The charge with each part reduced to 0..N - 1, for parts that have a modulus N."""
     if isinstance(charge, tuple):
-        of_parts = modulus if isinstance(modulus, tuple) else (modulus,) * len(charge)
-        if len(of_parts) != len(charge):
+        moduli = modulus if isinstance(modulus, tuple) else (modulus,) * len(charge)
+        if len(moduli) != len(charge):
             raise TypeError
-        return tuple(reduced(part, of_part) for part, of_part in zip(charge, of_parts, strict=True))
+        return tuple(reduced(part, part_modulus) for part, part_modulus in zip(charge, moduli, strict=True))
     if isinstance(modulus, tuple):
         raise TypeError
     return operator.index(charge) if modulus is None else operator.index(charge) % modulus
 
 
 def checked_modulus(function: str, modulus: Any) -> Modulus:
-    """The modulus; ValueError or TypeError where it is none."""
+    """The modulus; ValueError or TypeError if it is invalid."""
     for part in modulus if isinstance(modulus, tuple) else (modulus,):
         if part is None:
             continue
@@ -172,7 +171,7 @@ def checked_modulus(function: str, modulus: Any) -> Modulus:
 
 
 def _kind(charge: Hashable) -> Any:
-    """What charges must have in common to be comparable: all are numbers, or tuples of equally many parts."""
+    """The kind of a charge: a number, or a tuple with a number of parts. Only charges of one kind are comparable."""
     if isinstance(charge, tuple):
         return tuple(map(_kind, charge))
     return "number" if isinstance(charge, numbers.Number) else type(charge).__name__

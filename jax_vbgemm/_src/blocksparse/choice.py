@@ -1,4 +1,4 @@
-"""How a block-sparse contraction is computed: by one call, by XLA's dots, or by symmray in its own way."""
+"""Chooses how a block-sparse contraction is computed: by one call, by XLA's dots, or by symmray's default method."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ from jax_vbgemm._src.planner.single_dots import Alternative, ChosenSplit, Member
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 from jax_vbgemm._src.util import compat
 
-_MOST_DOTS = 48  # of a contraction: XLA compiles each by itself, which takes some milliseconds
+_MOST_DOTS = 48  # dots per contraction: XLA compiles each one separately, which takes a few milliseconds
 
 
 def left_to_xla(
-    work: Contraction, *, has_own_way: bool, signed: bool = False, **options: Any
+    work: Contraction, *, has_native: bool, signed: bool = False, **options: Any
 ) -> frozenset[Sector] | None:
     """The sectors of the result that XLA should compute by dots, by the cost model: all, or none, or those with large
-    products. None instead if symmray's own way is predicted to be the fastest, and `has_own_way`.
+    products. None if symmray's default method is predicted to be the fastest, which is only considered with
+    `has_native`.
 
     signed: whether the contraction multiplies blocks by signs.
     """
-    choice = _choice(work, has_own_way, signed, **options)
+    choice = _choice(work, has_native, signed, **options)
     if choice is None:
         return frozenset()
     if choice.alternative:
         return None
     if work.packed and not all(choice.alone):
-        return frozenset()  # dots take blocks out of their buffer and into another: 1400 us for a chain that takes 1050
+        return frozenset()  # dots copy blocks between buffers: 1400 us for a chain of 1050 us
     return frozenset(sector for sector, alone in zip(work.segments, choice.alone, strict=True) if alone)
 
 
 def _choice(
     work: Contraction,
-    has_own_way: bool,
+    has_native: bool,
     signed: bool,
     *,
     precision: Any,
@@ -48,7 +49,7 @@ def _choice(
     planner: Any,
     implementation: str | None,
 ) -> ChosenSplit | None:
-    """The fastest way; None where the caller asks for one, or where the cost model does not know the products."""
+    """The fastest method; None if the caller asks for one, or if the cost model does not know the products."""
     device, (dtype, other), precision = backends.traced_target(), work.dtypes, canonical_precision(precision)
     if implementation is not None or resolve_planner(planner) != Auto() or not work.segments:
         return None
@@ -62,9 +63,15 @@ def _choice(
     members = members_of(work)
     if max(max(x.problem.m, x.problem.n, x.problem.k) for x in members) > LARGEST_SIZE:
         return None
-    own_way = own_way_of(work, signed) if has_own_way and precision is None and work.axes_a else None
+    native_seconds = native_alternative(work, signed) if has_native and precision is None and work.axes_a else None
     return worthwhile(
-        members, dtype.name, precision_name(precision), device, planner, alternative=own_way, most_dots=_MOST_DOTS
+        members,
+        dtype.name,
+        precision_name(precision),
+        device,
+        planner,
+        alternative=native_seconds,
+        most_dots=_MOST_DOTS,
     )
 
 
@@ -73,7 +80,7 @@ def members_of(work: Contraction) -> tuple[Member, ...]:
     members: list[Member] = []
     passed: set[int] = set()
     for pairs in work.segments.values():
-        # One array is the result, or the buffer of all results, which the first member counts, as it does copies.
+        # The result, or the buffer of all results, is one array; the first member accounts for it and for the copies.
         dots, arrays, copied = [], 0 if work.packed and members else 1, []
         copied += [moved.elements for moved in work.moved if moved is not None and not members]
         for pair in pairs:
@@ -90,8 +97,8 @@ def members_of(work: Contraction) -> tuple[Member, ...]:
     return tuple(members)
 
 
-def own_way_of(work: Contraction, signed: bool = False) -> Alternative:
-    """symmray's default way, which copies blocks into larger ones before it multiplies them.
+def native_alternative(work: Contraction, signed: bool = False) -> Alternative:
+    """symmray's default method, which copies blocks into larger ones before it multiplies them.
 
     Charges are conserved. So the blocks of a tensor fall into classes, in which each combination of charges of the free
     axes meets each one of the contracted axes: a class is one larger block.
@@ -111,13 +118,13 @@ def own_way_of(work: Contraction, signed: bool = False) -> Alternative:
         nodes: tuple[Hashable, ...] = (
             ("m", charges(a, work.free_a)), ("k", charges(a, work.axes_a)), ("n", charges(b, work.free_b))
         )  # fmt: skip
-        for size, node, of_kind in zip((m, k, n), nodes, sizes, strict=True):
-            of_kind[node] = size
+        for size, node, node_sizes in zip((m, k, n), nodes, sizes, strict=True):
+            node_sizes[node] = size
         parent[root(nodes[0])] = root(nodes[1])
         parent[root(nodes[2])] = root(nodes[1])
     classes: dict[Hashable, tuple[list[int], ...]] = defaultdict(lambda: ([], [], []))
-    for place, of_kind in enumerate(sizes):
-        for node, size in of_kind.items():
+    for place, node_sizes in enumerate(sizes):
+        for node, size in node_sizes.items():
             classes[root(node)][place].append(size)
     dots, copies, elements = [], 0, 0
     for ms, ks, ns in classes.values():

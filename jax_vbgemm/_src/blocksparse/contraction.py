@@ -23,8 +23,8 @@ Segments = dict[Sector, list[tuple[Sector, Sector]]]
 
 
 class Form(NamedTuple):
-    """How a block becomes a matrix of the axes `rows` and `columns`: a view with other dimensions; an array transposed
-    to `order`, unless that is None, and then reshaped.
+    """How a block becomes a matrix of the axes `rows` and `columns`: a view is reshaped in place; an array is
+    transposed to `order`, unless that is None, and reshaped.
 
     shape: of the wanted matrix. transposed: whether the block holds the transpose of it.
     """
@@ -50,7 +50,7 @@ class Contraction:
     blocks that are used. passed: the number of the array or buffer that each of these blocks is passed in, for a and b.
     axes_a, axes_b: the contracted axes, in the order in which they are merged. free_a, free_b: the free axes. rows,
     columns: the free axes in the order in which they are merged, which is the order in memory. moved: for a and b, the
-    structure of a copy of the tensor whose blocks are matrices; None where its blocks are read in place.
+    structure of a copy of the tensor whose blocks are matrices; None if its blocks are read in place.
     """
 
     def __init__(self, a: Blocks, b: Blocks, axes: tuple[Axes, Axes], *, packed: bool = False) -> None:
@@ -82,8 +82,8 @@ class Contraction:
         # read in place as matrices only in their own order of axes, so that the orders of a and of b are the only ones
         # to try.
         def copied(order: tuple[Axes, Axes]) -> int:
-            of_a = _elements_apart(a, used_a, self.rows, order[0], contracted=order[0])
-            return of_a + _elements_apart(b, used_b, order[1], self.columns, contracted=order[1])
+            copied_a = _strided_elements(a, used_a, self.rows, order[0], contracted=order[0])
+            return copied_a + _strided_elements(b, used_b, order[1], self.columns, contracted=order[1])
 
         pairs = list(zip(self.axes_a, self.axes_b, strict=True))
         orders = [
@@ -131,12 +131,12 @@ class Contraction:
 
         shapes = {sector: self._shape(a, b, pairs[0]) for sector, pairs in self.segments.items()}
         in_call = {sector: pairs for sector, pairs in self.segments.items() if sector not in by_xla}
-        of_xla = {sector: pairs for sector, pairs in self.segments.items() if sector in by_xla}
+        dot_segments = {sector: pairs for sector, pairs in self.segments.items() if sector in by_xla}
         blocks: dict[Sector, Operand] = {}
         if in_call and self.packed:
             dtype = jnp.dtype(preferred_element_type or jnp.result_type(*self.dtypes))
             structure = self.structure({sector: shapes[sector] for sector in in_call}, dtype)
-            buffer = jnp.zeros(structure.elements, dtype)  # covered by the results, so that the call does not get it
+            buffer = jnp.zeros(structure.elements, dtype)  # overwritten by the results: not read
             windows = {
                 sector: View.with_layout(buffer, self._matrix(layout)) for sector, layout in structure.layout_of.items()
             }
@@ -145,8 +145,8 @@ class Contraction:
                 blocks[sector] = Block.with_layout(written[sector].buffer, layout)
         elif in_call:
             blocks = self._in_shape(products(in_call, **options), shapes)
-        if of_xla:
-            blocks |= self._in_shape(products(of_xla, **(options | {"implementation": "xla"})), shapes)
+        if dot_segments:
+            blocks |= self._in_shape(products(dot_segments, **(options | {"implementation": "xla"})), shapes)
         return {sector: blocks[sector] for sector in self.segments}
 
     def structure(self, shapes: dict[Sector, Shape], dtype: Any) -> Structure:
@@ -156,7 +156,7 @@ class Contraction:
 
     @property
     def _merged(self) -> Axes:
-        """The result's axes in the order in which products have them: those of `rows`, then those of `columns`."""
+        """The result's axes in the order of a product: first `rows`, then `columns`."""
         places = {axis: place for place, axis in enumerate(self.free_a)}
         others = {axis: len(places) + place for place, axis in enumerate(self.free_b)}
         return (*(places[axis] for axis in self.rows), *(others[axis] for axis in self.columns))
@@ -191,12 +191,12 @@ def pair_blocks(a: Blocks, b: Blocks, split_a: tuple[Axes, Axes], split_b: tuple
     """The terms of each block of the result: pairs of blocks with equal contracted charges, in the order of a's
     sectors."""
     (free_a, axes_a), (free_b, axes_b) = split_a, split_b
-    meeting = defaultdict(list)
+    pairs_by_sector = defaultdict(list)
     for sector in b.blocks:
-        meeting[charges(sector, axes_b)].append(sector)
+        pairs_by_sector[charges(sector, axes_b)].append(sector)
     segments = defaultdict(list)
     for sector in a.blocks:
-        for other in meeting.get(charges(sector, axes_a), ()):
+        for other in pairs_by_sector.get(charges(sector, axes_a), ()):
             segments[charges(sector, free_a) + charges(other, free_b)].append((sector, other))
     return {sector: segments[sector] for sector in sorted(segments)}
 
@@ -221,39 +221,39 @@ def _in_memory(shape: tuple[int, ...], order: Axes) -> bool:
     return long == sorted(long)
 
 
-def _elements_apart(x: Blocks, sectors: Iterable[Sector], rows: Axes, columns: Axes, *, contracted: Axes) -> int:
-    """The number of elements of the arrays that have to be copied, as in place they are neither a matrix of these rows
-    and columns nor its transpose, and of the views whose contracted axes are not one stride apart: each product of
-    those becomes several."""
-    apart = 0
+def _strided_elements(x: Blocks, sectors: Iterable[Sector], rows: Axes, columns: Axes, *, contracted: Axes) -> int:
+    """The number of elements of arrays that must be copied, because in place they are neither a matrix of these rows
+    and columns nor its transpose, and of views whose contracted axes do not share one stride, which turns each product
+    into several."""
+    strided = 0
     for sector in sectors:
         block = x.blocks[sector]
         if isinstance(block, View):
-            apart += block.size if _are_apart(block, contracted) else 0
+            strided += block.size if _is_strided(block, contracted) else 0
         else:
             form = _form(block, rows, columns)
-            apart += 0 if form.order is None else math.prod(form.shape)
-    return apart
+            strided += 0 if form.order is None else math.prod(form.shape)
+    return strided
 
 
-def _are_apart(view: View, axes: Axes) -> bool:
-    """Whether the elements of these axes are not one stride apart."""
+def _is_strided(view: View, axes: Axes) -> bool:
+    """Whether the elements of these axes cannot be traversed with a single stride."""
     return len(merge((size, (stride,)) for size, stride in _levels(view.layout, axes))) > 1
 
 
 def _moved(x: Blocks, sectors: Collection[Sector], order: Axes, *, contracted: Axes) -> Structure | None:
-    """The structure of a copy with the axes in this order in memory; None where it is better to read blocks in place.
+    """The structure of a copy with the axes in this order in memory; None if it is better to read blocks in place.
 
-    A product of views whose contracted axes are apart becomes several, each with a part of K. Where these are most of
-    the elements, one copy of all blocks takes less time: on a CPU, 100 us in place of 700 for 85 blocks of 32,000
-    numbers. A copy of views of different buffers would be several operations.
+    A product of views whose contracted axes do not share one stride becomes several products, each with a part of K. If
+    these views have most of the elements, one copy of all blocks takes less time: on a CPU, 100 us in place of 700 for
+    85 blocks of 32,000 numbers. A copy of views of different buffers would be several operations.
     """
     blocks = [x.blocks[sector] for sector in sectors]
     views = [block for block in blocks if isinstance(block, View)]
-    apart = sum(view.size for view in views if _are_apart(view, contracted))
+    strided = sum(view.size for view in views if _is_strided(view, contracted))
     if len(views) < len(blocks) or len(distinct([view.buffer for view in views])[0]) != 1:
         return None
-    if 2 * apart <= sum(view.size for view in views):
+    if 2 * strided <= sum(view.size for view in views):
         return None
     return structure_of({sector: x.blocks[sector].shape for sector in sectors}, x.dtype, order)
 

@@ -28,7 +28,7 @@ class Labels(NamedTuple):
 
 def labels_of(equation: object) -> Labels:
     """The labels of an equation, "ab,bc->ac". Without "->" the result has the labels that occur once, in alphabetical
-    order. ValueError where two tensors cannot be contracted so, TypeError where the equation is not a string."""
+    order. ValueError if it is not a contraction of two tensors, TypeError if it is not a string."""
     if not isinstance(equation, str):
         raise TypeError(f"{NAME}: equation must be a string such as 'ab,bc->ac', not {shown(equation)}")
 

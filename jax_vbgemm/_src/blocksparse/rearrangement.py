@@ -28,7 +28,7 @@ class Rearrangement:
     size_to: int
 
     def __call__(self, buffer: jax.Array) -> jax.Array:
-        """The other buffer; one gather, where a transpose of each window would be an operation of its own."""
+        """The other buffer, by one gather; transposing each window would be a separate operation."""
         result: jax.Array = rearrange_p.bind(buffer, rearrangement=self)
         return result
 
@@ -38,7 +38,7 @@ class Rearrangement:
 
     @functools.cached_property
     def indices(self) -> np.ndarray:
-        """The element from which each element of the other buffer is copied; `size_from` where there is none."""
+        """The element from which each element of the other buffer is copied; `size_from` if there is none."""
         found = np.full(self.size_to, self.size_from, np.int32 if self.size_from < 2**31 else np.int64)
         for window, to in zip(self.windows_from, self.windows_to, strict=True):
             found[_positions(to)] = _positions(window)

@@ -27,10 +27,10 @@ class Signs(NamedTuple):
 def fewest_negations(work: Contraction, a: Blocks, b: Blocks, signs: Signs, *, by_result: bool) -> Signs:
     """Signs with the same products that need fewer negations of blocks, which are copies.
 
-    A product keeps its sign where both factors change theirs: all blocks of a and b with the same charges of the
-    contracted axes. If the result may have signs (`by_result`, which cost nothing), it also does where all blocks with
-    the same charges of a's (or of b's) free axes change their signs together with the result's blocks of these charges.
-    Each such group is flipped as long as that leaves fewer elements to negate.
+    A product keeps its sign if both factors change sign, so all blocks of a and b with the same charges of the
+    contracted axes may be flipped. If the result may have signs (`by_result`, which cost nothing), it also does where
+    all blocks with the same charges of a's (or of b's) free axes change their signs together with the result's blocks
+    of these charges. Each such group is flipped as long as that leaves fewer elements to negate.
     """
     negative = [{sector for sector in x if sector in used} for x, used in
                 ((signs.a, work.left), (signs.b, work.right), (signs.result, work.segments))]  # fmt: skip
@@ -63,8 +63,8 @@ def fewest_negations(work: Contraction, a: Blocks, b: Blocks, signs: Signs, *, b
 
 
 def with_signs(blocks: Mapping[Sector, Operand], negative: Collection[Sector]) -> dict[Sector, Operand]:
-    """The blocks, those of the sectors `negative` times -1. Windows of a buffer stay windows of one buffer, which is
-    negated in part by one operation; arrays are negated in one operation, too, which on a GPU is a single kernel."""
+    """The blocks, with those of the sectors `negative` negated. Windows of a buffer stay windows of one buffer, which
+    is negated in part by one operation; arrays are negated in one operation, too, which on a GPU is a single kernel."""
     results = dict(blocks)
     if not negative:
         return results

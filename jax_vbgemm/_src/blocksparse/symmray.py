@@ -21,7 +21,7 @@ from jax_vbgemm._src.matmul.view import dense
 
 
 def check_arrays(function: str, a: Any, b: Any, axes_a: Axes, axes_b: Axes) -> None:
-    """Raises where these axes of two arrays of symmray cannot be contracted."""
+    """Raises if these axes of two arrays of symmray cannot be contracted."""
     if a.symmetry != b.symmetry or _is_fermionic(a) != _is_fermionic(b):
         raise TypeError(
             f"{function}: a is a {_kind(a)} but b is a {_kind(b)}: both must have one symmetry and statistics"
@@ -39,24 +39,25 @@ def contract_arrays(function: str, a: Any, b: Any, axes: tuple[Axes, Axes], *, p
     is predicted to be faster."""
     axes_a, axes_b = axes
     check_arrays(function, a, b, axes_a, axes_b)
-    of_a, of_b = Blocks(function, "a", a.blocks), Blocks(function, "b", b.blocks)
-    given = of_a, of_b
+    blocks_a, blocks_b = Blocks(function, "a", a.blocks), Blocks(function, "b", b.blocks)
+    given = blocks_a, blocks_b
     if packed:
-        of_a, of_b = (_in_one_buffer(x) for x in given)
-    work = Contraction(of_a, of_b, axes, packed=packed)
-    # symmray's own way takes blocks out of their buffer: thousands of operations, which take a minute to compile.
-    by_xla = left_to_xla(work, has_own_way=not packed, signed=_is_fermionic(a), **options)
+        blocks_a, blocks_b = (_in_one_buffer(x) for x in given)
+    work = Contraction(blocks_a, blocks_b, axes, packed=packed)
+    # symmray's default method copies blocks out of their buffer: thousands of operations, which take a minute to
+    # compile.
+    by_xla = left_to_xla(work, has_native=not packed, signed=_is_fermionic(a), **options)
     if by_xla is None:
         a, b = (x.copy_with(blocks=blocks.blocks) for x, blocks in zip((a, b), given, strict=True))
         return a.tensordot(b, axes)
     if packed and len(by_xla) == len(work.segments):  # without a call, no buffer is needed
-        of_a, of_b = given
-        work = Contraction(of_a, of_b, axes)
+        blocks_a, blocks_b = given
+        work = Contraction(blocks_a, blocks_b, axes)
     signs = None
     if _is_fermionic(a) and work.segments:
-        signs = fewest_negations(work, of_a, of_b, _signs(a, b, axes_a, axes_b), by_result=packed)
-        of_a.blocks, of_b.blocks = with_signs(of_a.blocks, signs.a), with_signs(of_b.blocks, signs.b)
-    blocks = work.results(of_a, of_b, by_xla, **options)
+        signs = fewest_negations(work, blocks_a, blocks_b, _signs(a, b, axes_a, axes_b), by_result=packed)
+        blocks_a.blocks, blocks_b.blocks = with_signs(blocks_a.blocks, signs.a), with_signs(blocks_b.blocks, signs.b)
+    blocks = work.results(blocks_a, blocks_b, by_xla, **options)
     if packed:
         _register_blocks()
     # symmray itself determines the result's other attributes, by contracting arrays whose blocks have one element.
@@ -71,12 +72,12 @@ def contract_arrays(function: str, a: Any, b: Any, axes: tuple[Axes, Axes], *, p
     if blocks:
         value = dense(blocks[()])
         return result.copy_with(blocks={(): value}).phase_sync().blocks[()] if _is_fermionic(a) else value
-    known = [x.dtype for x in (of_a, of_b) if x.dtype is not None]
+    known = [x.dtype for x in (blocks_a, blocks_b) if x.dtype is not None]
     return jnp.zeros((), jnp.result_type(*known) if known else float)
 
 
 def _in_one_buffer(x: Blocks) -> Blocks:
-    """The tensor with its blocks in one buffer: as it is, if they are, or else packed."""
+    """The tensor with its blocks in one buffer; unchanged if they already are."""
     if x.blocks and all(isinstance(block, Block) for block in x.blocks.values()):
         return x
     return Blocks(x.function, x.name, pack(x.blocks))
@@ -106,8 +107,8 @@ def _signs(a: Any, b: Any, axes_a: Axes, axes_b: Axes) -> Signs:
     flipped = [axis for axis in axes_a if not a.indices[axis].dual]
     a = a.phase_transpose((*free_axes(axes_a, a.ndim), *axes_a)).phase_flip(*flipped)
     b = b.phase_transpose((*axes_b[::-1], *free_axes(axes_b, b.ndim)))
-    of_a, of_b = (frozenset(sector for sector, phase in x.phases.items() if phase == -1) for x in (a, b))
-    return Signs(of_a, of_b, frozenset())
+    blocks_a, blocks_b = (frozenset(sector for sector, phase in x.phases.items() if phase == -1) for x in (a, b))
+    return Signs(blocks_a, blocks_b, frozenset())
 
 
 @functools.cache

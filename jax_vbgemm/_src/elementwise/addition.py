@@ -34,10 +34,10 @@ def add_scaled(
 
     Args:
       xs, ys: arrays of any rank; x_i and y_i have one shape. Their floating or complex dtypes promote as in jnp.
-      alpha, beta: a real number, or a 1-D array with one entry for each member; known or traced. Where beta is 0, y is
+      alpha, beta: a real number, or a 1-D array with one entry for each member; known or traced. If beta is 0, y is
         not read, so that NaN in y does not reach the result.
       in_place: whether a kernel writes sums into the memory of the ys. XLA then copies each y that is needed later:
-        pass False where they are. Sums of another dtype have memory of their own.
+        pass False if they are. Sums of another dtype have memory of their own.
       dtype: of the results; None: that of the operands.
 
     Raises:
@@ -55,34 +55,34 @@ def add_scaled(
     alpha, beta = _scale("alpha", alpha, len(xs)), _scale("beta", beta, len(xs))
 
     results: list[Any] = [None] * len(xs)
-    alike: dict[Any, list[int]] = {}
+    members_by_dtype: dict[Any, list[int]] = {}
     for index, (x, y) in enumerate(zip(xs, ys, strict=True)):
-        apart = x.dtype != y.dtype or x.size == 0 or compat.explicit_axes(x) or compat.explicit_axes(y)
-        if apart:
+        by_xla = x.dtype != y.dtype or x.size == 0 or compat.explicit_axes(x) or compat.explicit_axes(y)
+        if by_xla:
             results[index] = _sum(_entry(alpha, index), x, _entry(beta, index), y, dtype)
         else:
-            alike.setdefault(x.dtype, []).append(index)
-    for of_operands, members in alike.items():
+            members_by_dtype.setdefault(x.dtype, []).append(index)
+    for operand_dtype, members in members_by_dtype.items():
         scales = [_entries(scale, members) for scale in (alpha, beta)]
-        traced = [scale.astype(accumulator(of_operands)) for scale in scales if not isinstance(scale, tuple)]
+        traced = [scale.astype(accumulator(operand_dtype)) for scale in scales if not isinstance(scale, tuple)]
         known = [scale if isinstance(scale, tuple) else None for scale in scales]
         summands = [*(xs[i] for i in members), *(ys[i] for i in members)]
-        of_sums = jnp.dtype(of_operands if dtype is None else dtype)
-        reused = in_place and of_sums == of_operands
+        result_dtype = jnp.dtype(operand_dtype if dtype is None else dtype)
+        reused = in_place and result_dtype == operand_dtype
         once = array_kernels.read_once(summands)[len(members) :] if reused else (False,) * len(members)
-        sums = add_scaled_p.bind(*traced, *summands, alpha=known[0], beta=known[1], in_place=once, dtype=of_sums)
+        sums = add_scaled_p.bind(*traced, *summands, alpha=known[0], beta=known[1], in_place=once, dtype=result_dtype)
         for index, total in zip(members, sums, strict=True):
             results[index] = total
     return results
 
 
 def negated(xs: Sequence[jax.Array]) -> list[jax.Array]:
-    """[-x_i] of floating or complex arrays, also in derivatives in one launch."""
+    """[-x_i] for floating or complex arrays; one launch, in derivatives too."""
     return add_scaled(xs, xs, -1, 0, in_place=False)
 
 
 def _scale(name: str, value: Any, count: int) -> Known | jax.Array:
-    """The scales as numbers where they are known, otherwise as an array of rank 0 or 1."""
+    """The scales: numbers if they are known at trace time, otherwise an array of rank 0 or 1."""
     if isinstance(value, numbers.Real):
         return (float(value),) * count
     if not isinstance(value, jax.Array):
@@ -109,15 +109,15 @@ def _entries(scale: Known | jax.Array, members: Sequence[int]) -> Known | jax.Ar
 
 
 def _sum(alpha: Any, x: jax.Array, beta: Any, y: jax.Array, dtype: Any) -> jax.Array:
-    """alpha x + beta y in a dtype, or that of x and y: the definition of the operation."""
-    of_operands = jnp.result_type(x, y)
-    wide = accumulator(of_operands)
+    """alpha x + beta y in `dtype` (None: the dtype of x and y): the reference semantics."""
+    operand_dtype = jnp.result_type(x, y)
+    wide = accumulator(operand_dtype)
     x, y = x.astype(wide), y.astype(wide)
     alpha, beta = (scale.astype(wide) if isinstance(scale, jax.Array) else scale for scale in (alpha, beta))
     total = x if _is(alpha, 1) else alpha * x
     if not _is(beta, 0):
         total += y if _is(beta, 1) else beta * y if isinstance(beta, float) else scaled(beta, y)
-    return total.astype(dtype or of_operands)
+    return total.astype(dtype or operand_dtype)
 
 
 def _is(scale: Any, number: int) -> bool:
@@ -128,7 +128,7 @@ add_scaled_p = jex_core.Primitive("add_scaled")
 
 
 def _parts(operands: Sequence[Any], alpha: Known | None, beta: Known | None) -> tuple[Any, Any, list[Any], list[Any]]:
-    """The alphas, betas, xs and ys in the primitive's operands and parameters."""
+    """The alphas, betas, xs and ys from the primitive's operands and parameters."""
     rest = list(operands)
     scales = [rest.pop(0) if known is None else known for known in (alpha, beta)]
     count = len(rest) // 2
@@ -155,8 +155,8 @@ def _xla_form(
 
 
 def _are_multiples(alpha: Known | None, beta: Known | None) -> bool:
-    """Whether each result is its x times a static number. Such a map is linear: it is its own derivative and, applied
-    to cotangents, its own transpose."""
+    """Whether each result is its x times a static number. Such a map is linear, and it is its own derivative and its
+    own transpose."""
     return alpha is not None and beta is not None and not any(beta)
 
 
@@ -186,9 +186,11 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list
         dtype = next(x.aval.dtype for x in operands if ad.is_undefined_primal(x))
         alpha = _entries(params["alpha"], moving)
         multiples = iter(_multiples([cotangents[index] for index in moving], alpha, dtype))
-        of_xs = [next(multiples) if index in moving else None for index in range(len(cotangents))]
-        of_all = [*of_xs, *(None for _ in of_xs)]
-        return [x if ad.is_undefined_primal(operand) else None for x, operand in zip(of_all, operands, strict=True)]
+        scaled_xs = [next(multiples) if index in moving else None for index in range(len(cotangents))]
+        all_cotangents = [*scaled_xs, *(None for _ in scaled_xs)]
+        return [
+            x if ad.is_undefined_primal(operand) else None for x, operand in zip(all_cotangents, operands, strict=True)
+        ]
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     form = array_kernels.form_of(_xla_form, operands, linear, params)
     avals = [operand.aval for operand, yes in zip(operands, linear, strict=True) if yes]
@@ -205,13 +207,13 @@ def _kernel_form(
     wide, count = accumulator(xs[0].dtype), len(xs)
     scales = [np.array(x, wide) if isinstance(x, tuple) else jnp.broadcast_to(x, (count,)) for x in (alphas, betas)]
     # One array, which XLA computes in one kernel.
-    together = np.concatenate(scales) if alpha is not None and beta is not None else jnp.concatenate(scales)
+    stacked_scales = np.concatenate(scales) if alpha is not None and beta is not None else jnp.concatenate(scales)
     return list(
         jax.ffi.ffi_call(
             backends.ADD_TARGET_NAME,
             [jax.ShapeDtypeStruct(x.shape, dtype) for x in xs],
             input_output_aliases={1 + count + index: index for index, yes in enumerate(in_place) if yes},
-        )(together, *xs, *ys)
+        )(stacked_scales, *xs, *ys)
     )
 
 

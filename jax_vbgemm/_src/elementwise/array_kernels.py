@@ -41,21 +41,21 @@ def define(primitive: Any, xla_form: Form, kernel_form: Form, checks_nans: bool 
 
 
 def read_once(operands: Sequence[Any]) -> tuple[bool, ...]:
-    """For each operand whether a call has it only once: the call must not overwrite an array that it reads again. To be
-    asked where the primitive is bound, since a lowering has a value of its own for each operand."""
+    """For each operand, whether it occurs only once: the call must not overwrite an array that it reads again. Call
+    this where the primitive is bound, since a lowering gets a separate value for each operand."""
     _, places = distinct(operands)
     uses = Counter(places)
     return tuple(uses[place] == 1 for place in places)
 
 
 def form_of(form: Form, given: Sequence[Any], free: Sequence[bool], params: Any) -> Form:
-    """A form as a function of its free operands; the other operands are those of `given`."""
+    """`form` as a function of its free operands, with the other operands from `given`."""
 
-    def of_free(*values: Any) -> list[jax.Array]:
-        those = iter(values)
-        return form(*(next(those) if yes else x for x, yes in zip(given, free, strict=True)), **params)
+    def with_free(*values: Any) -> list[jax.Array]:
+        free_values = iter(values)
+        return form(*(next(free_values) if yes else x for x, yes in zip(given, free, strict=True)), **params)
 
-    return of_free
+    return with_free
 
 
 def jvp(form: Form, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:

@@ -20,9 +20,9 @@ from jax_vbgemm._src.util import compat
 def averages(
     xs: Sequence[Any], ys: Sequence[Any], alpha: Any, beta: Any, gamma: Any, delta: Any
 ) -> tuple[list[jax.Array], list[jax.Array], jax.Array]:
-    """The averages a_i = alpha x_i + beta y_i, what is ahead of them, gamma x_i + delta a_i, and its sums of squares.
+    """The averages a_i = alpha x_i + beta y_i, the lookahead values gamma x_i + delta a_i, and their sums of squares.
 
-    Where gamma is 0, x_i is not part of what is ahead, so that an infinite x_i makes it infinite and not NaN. Each
+    If gamma is 0, x_i is not part of the lookahead value, so an infinite x_i makes it infinite instead of NaN. Each
     array is computed in the accumulator's dtype and rounded once; the sums are those of `square_sums`. A kernel writes
     the averages into the memory of the ys; XLA copies each y that is needed later.
 
@@ -31,7 +31,7 @@ def averages(
       alpha, beta, gamma, delta: real numbers, known or traced, for all arrays.
 
     Returns:
-      The averages, the arrays ahead of them, and the sums, (len(xs),), in the real dtype of the accumulator.
+      The averages, the lookahead values, and the sums, (len(xs),), in the real dtype of the accumulator.
 
     Raises:
       ValueError: there are no arrays, or dtypes or the shapes of a pair differ.

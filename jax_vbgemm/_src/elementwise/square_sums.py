@@ -20,7 +20,7 @@ from jax_vbgemm._src.util import compat
 def square_sums(xs: Sequence[Any]) -> jax.Array:
     """The sum of |x_i|^2 over the elements of each array: (len(xs),) in the real dtype of the accumulator.
 
-    Infinite where finite elements overflow; NaN where an element is infinite or NaN.
+    Infinite where finite elements overflow; NaN if an element is infinite or NaN.
 
     Args:
       xs: arrays of any rank and one floating or complex dtype; those without elements give 0.

@@ -1,4 +1,4 @@
-"""Which exchange of tokens and rows between devices: the cheapest by what it sends and by measured rates.
+"""Chooses the exchange of tokens and rows between devices that is fastest by bytes sent and measured rates.
 
 For t tokens a device of d columns, results of p columns, k experts a token and n devices, each device receives
 
@@ -36,7 +36,7 @@ Traffic = Mapping[str, Sequence[Received]]  # by exchange
 
 
 class Choice(NamedTuple):
-    """An exchange, and why it was chosen: for each one the predicted time, or what was not measured."""
+    """An exchange and the reason for it: each exchange's predicted time, or the measurement that is missing."""
 
     exchange: str
     why: str
@@ -45,7 +45,7 @@ class Choice(NamedTuple):
 def traffic_of_tokens(
     tokens: int, columns: int, results: int, k: int, devices: int, itemsize: int, wide_itemsize: int
 ) -> Traffic:
-    """What `expert_mlp` sends for so many tokens a device, with k choices each.
+    """The bytes that `expert_mlp` sends for `tokens` tokens per device, with k choices each.
 
     itemsize: of tokens and results; wide_itemsize: of the dtype in which contributions are added, and of probabilities.
     """
@@ -67,7 +67,7 @@ def traffic_of_tokens(
 
 
 def traffic_of_rows(rows: int, columns: int, devices: int, itemsize: int) -> Traffic:
-    """What `expert_parallel` sends for so many rows a device, if results are as wide as rows."""
+    """The bytes that `expert_parallel` sends for `rows` rows per device, if results are as wide as rows."""
     others, size = devices - 1, rows * columns * itemsize
     return {
         "all_gather": (
@@ -80,7 +80,7 @@ def traffic_of_rows(rows: int, columns: int, devices: int, itemsize: int) -> Tra
 
 
 def check_exchange(name: str, exchange: str | None, known: Collection[str]) -> None:
-    """ValueError where `exchange` is neither None nor one of the known ones."""
+    """ValueError if `exchange` is neither None nor one of the known ones."""
     if exchange is not None and exchange not in known:
         raise ValueError(f"{name}: exchange is {exchange!r}: it must be None or one of {', '.join(known)}")
 
@@ -88,9 +88,9 @@ def check_exchange(name: str, exchange: str | None, known: Collection[str]) -> N
 def choose(traffic: Traffic, device: DeviceSpec) -> Choice:
     """The exchange with the shortest predicted time: the latency of each collective and its bytes over its bandwidth.
 
-    An exchange is compared only if all of its collectives were measured on the device. It is `DEFAULT` where that one
-    is not compared, where sizes are symbolic, and where devices are of several processes, as rates are those of one
-    host: another exchange has to be known to be faster.
+    An exchange is compared only if all of its collectives were measured on the device. The choice is `DEFAULT` if it
+    cannot be compared, if sizes are symbolic, or if devices belong to several processes, because rates were measured on
+    one host: another exchange must be known to be faster.
     """
     rates = dict(device.collectives) if jax.process_count() == 1 else {}
     seconds, why = {}, []

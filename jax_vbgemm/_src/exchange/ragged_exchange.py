@@ -1,8 +1,7 @@
-"""ragged_exchange: sends each device some of this device's rows, whose numbers are data.
+"""ragged_exchange: sends some of this device's rows to each device; the row counts are runtime values.
 
-The transpose is the exchange with the transposed numbers: it sends cotangents back to where their rows came from.
-JAX's own rule for `ragged_all_to_all` has to ask the other devices for its offsets again; here every device knows all
-numbers.
+The transpose is the exchange with the transposed counts: it sends cotangents back to the devices of their rows. JAX's
+own rule for `ragged_all_to_all` has to ask the other devices for its offsets again; here every device knows all counts.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from jax_vbgemm._src.util import compat
 
 
 def ragged_exchange(rows: jax.Array, counts: jax.Array, size: int, axes: tuple[str, ...]) -> jax.Array:
-    """The rows that all devices have for this one, one device after the other: (size, columns), then zeros.
+    """The rows that all devices send to this one, ordered by device: (size, columns), padded with zeros.
 
     For use inside a shard_map over the axes. Derivatives of any order, and vmap over any operand.
 
@@ -41,17 +40,17 @@ def ragged_exchange(rows: jax.Array, counts: jax.Array, size: int, axes: tuple[s
     return result
 
 
-def _before(counts: jax.Array, axis: int) -> jax.Array:
-    """The sums of the preceding numbers along an axis."""
+def _exclusive_sums(counts: jax.Array, axis: int) -> jax.Array:
+    """Exclusive prefix sums along an axis."""
     return jnp.cumsum(counts, axis, dtype=jnp.int32) - counts
 
 
 def _by_ragged_all_to_all(rows: jax.Array, counts: jax.Array, *, size: int, axes: tuple[str, ...]) -> jax.Array:
     device = lax.axis_index(axes)
     output = compat.varying(jnp.zeros((size, *rows.shape[1:]), rows.dtype), tuple(jax.typeof(rows).mat.varying))
-    sent_from, written_to = _before(counts, 1)[device], _before(counts, 0)[device]
+    send_offset, write_offset = _exclusive_sums(counts, 1)[device], _exclusive_sums(counts, 0)[device]
     result: jax.Array = lax.ragged_all_to_all(
-        rows, output, sent_from, counts[device], written_to, counts[:, device], axis_name=axes
+        rows, output, send_offset, counts[device], write_offset, counts[:, device], axis_name=axes
     )
     return result
 
@@ -60,7 +59,7 @@ def _by_all_gather(rows: jax.Array, counts: jax.Array, *, size: int, axes: tuple
     """For CPUs, where XLA has no ragged all-to-all: each device takes its rows from those of all devices."""
     device = lax.axis_index(axes)
     gathered = lax.all_gather(rows, axes, tiled=True)
-    received, first = counts[:, device], _before(counts, 1)[:, device]
+    received, first = counts[:, device], _exclusive_sums(counts, 1)[:, device]
     end = jnp.cumsum(received, dtype=jnp.int32)
     place = lax.iota(jnp.int32, size)
     source = jnp.minimum(segment_of(place, end), counts.shape[0] - 1)
@@ -94,7 +93,7 @@ def _transpose(cotangent: Any, rows: Any, counts: jax.Array, *, size: int, axes:
 
 def _batch(operands: Sequence[Any], dims: Sequence[Any], **parameters: Any) -> tuple[jax.Array, int]:
     rows, counts = operands
-    if dims[1] is None:  # all members send the same rows: the members' columns are further columns
+    if dims[1] is None:  # all members send the same rows, so the members' columns are concatenated
         rows = jnp.moveaxis(rows, dims[0], 1)
         result = ragged_exchange(rows.reshape(rows.shape[0], -1), counts, **parameters)
         return result.reshape(-1, *rows.shape[1:]), 1

@@ -14,7 +14,7 @@ from jax_vbgemm._src.util.mesh_axes import MeshAxes
 
 @dataclass(frozen=True)
 class RowExchange:
-    """The way of rows to the owners of their experts, and back.
+    """Sends rows to the owners of their experts, and their results back.
 
     counts: (devices, experts) int32, how many rows each device has for each expert. own: the number of experts of a
     device. rows: of a device, those of no expert included.
@@ -27,27 +27,29 @@ class RowExchange:
 
     @classmethod
     def of(cls, axes: MeshAxes, group_sizes: jax.Array, own: int, rows: int) -> RowExchange:
-        """For this device's rows, of which expert e has group_sizes[e]; the sum is at most `rows`."""
+        """`group_sizes[e]`: the number of this device's rows for expert e; the sum is at most `rows`."""
         return cls(axes, axes.gathered(group_sizes[None]), own, rows)
 
     @property
     def bound(self) -> int:
-        """The rows that a device receives at most, if all devices send it all of theirs: nothing is dropped."""
+        """The maximum number of rows that a device can receive, if all devices send it all of theirs: no row is
+        dropped."""
         return self.axes.size * self.rows
 
     @property
-    def _between(self) -> jax.Array:
-        """(devices, devices): how many rows go from one device to another."""
+    def _counts_between(self) -> jax.Array:
+        """(devices, devices): the number of rows that each device sends to each other device."""
         return self.counts.reshape(self.axes.size, self.axes.size, self.own).sum(axis=2, dtype=jnp.int32)
 
     def to_owners(self, rows: jax.Array) -> jax.Array:
-        """This device's rows (rows, columns), sorted by expert, for those of this device's experts: (bound, columns),
-        by device and then by expert, with zeros after the last one."""
-        return ragged_exchange(rows, self._between, self.bound, self.axes.names)
+        """Sends this device's rows (rows, columns), sorted by expert, and returns the rows for its own experts: (bound,
+        columns), sorted by source device and then by expert, with zeros after the last one."""
+        return ragged_exchange(rows, self._counts_between, self.bound, self.axes.names)
 
     def back(self, results: jax.Array) -> jax.Array:
-        """The results of received rows, (bound, columns), for those of this device's rows: (rows, columns)."""
-        return ragged_exchange(results, self._between.T, self.rows, self.axes.names)
+        """Sends the results of received rows (bound, columns) back, and returns those of this device's rows: (rows,
+        columns)."""
+        return ragged_exchange(results, self._counts_between.T, self.rows, self.axes.names)
 
     def experts(self) -> tuple[jax.Array, jax.Array]:
         """The expert of each received row, counted from this device's first one, and whether there is a row."""

@@ -1,4 +1,4 @@
-"""Low-rank adapters, each for its own tokens, as two products; which tokens these are is data."""
+"""Low-rank adapters as two products, each adapter for its own tokens, which may be chosen at run time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jax_vbgemm._src.util.arguments import shown
 
 
 def scales_of(where: str, scale: Any, count: int) -> tuple[float, ...] | None:
-    """The factor of each adapter's result, of one number for all or a sequence of them; None without factors."""
+    """The scale of each adapter's result, from one number for all or a sequence; None without scales."""
     if scale is None:
         return None
     given = list(scale) if np.ndim(scale) else [scale] * count
@@ -36,7 +36,7 @@ def scales_of(where: str, scale: Any, count: int) -> tuple[float, ...] | None:
 
 
 def static_sizes(where: str, group_sizes: Any, adapter_ids: Any) -> Sequence[int] | None:
-    """The group sizes that are numbers; None where the tokens of an adapter are data. ValueError where the two don't
+    """The group sizes if they are static; None if they are only known at run time. ValueError if the arguments don't
     say which tokens an adapter has."""
     if (group_sizes is None) == (adapter_ids is None):
         given = "neither is given" if group_sizes is None else "both are given"
@@ -46,7 +46,7 @@ def static_sizes(where: str, group_sizes: Any, adapter_ids: Any) -> Sequence[int
 
 
 def scaled(parts: Sequence[jax.Array], scales: Sequence[float] | None) -> list[jax.Array]:
-    """The hidden rows of each adapter times its factor, where numbers of tokens are static."""
+    """The hidden rows of each adapter times its scale, for static group sizes."""
     if scales is None:
         return list(parts)
     return [part * factor for part, factor in zip(parts, scales, strict=True)]
@@ -56,7 +56,8 @@ def adapted(
     where: str, x: jax.Array, downs: Sequence[jax.Array], ups: Sequence[jax.Array], group_sizes: Any = None, *,
     adapter_ids: Any = None, scales: Sequence[float] | None = None, precision: Any = None,
 ) -> jax.Array:  # fmt: skip
-    """scales[i] x down[i] up[i] for the tokens of adapter i, zeros for tokens of none; x (tokens, ..., features).
+    """scales[i] x down[i] up[i] for the tokens of adapter i, zeros for tokens without an adapter; x (tokens, ...,
+    features).
 
     Tokens are sorted by adapter where group_sizes are given: those after the last group have no adapter. Otherwise
     adapter_ids has the adapter of each token, as for `MultiLoRA`.
@@ -74,21 +75,21 @@ def adapted(
         slots = inverse_permutation(order)
     ranks = [down.shape[1] for down in downs]
     on_gpu = backends.traced_target().platform in backends.GPU_PLATFORMS
-    # GPUs read rows as vectors of 16 bytes; shorter rows of 16-bit numbers are read one number after another.
+    # GPUs read rows as vectors of 16 bytes; rows of 16-bit elements that are shorter are read element by element.
     width = max(ranks) + (-max(ranks) % row_multiple(rows.dtype) if on_gpu else 0)
     gather = None if order is None or slots is None else (order, slots[:, None])
     hidden = ragged_dot(rows, stacked(downs, columns=width), sizes, precision=precision, gather=gather)
     if min(ranks) < width:  # infinity times the zeros of the padding is NaN, which must not reach y
         hidden = only_own_columns(hidden, sizes, ranks)
-    factors = None if scales is None else _of_rows(scales, sizes, hidden)
+    factors = None if scales is None else _row_scales(scales, sizes, hidden)
     y = ragged_dot(hidden, stacked(ups, rows=width), sizes, precision=precision, row_scale=factors)
     if order is not None and slots is not None:
         y = select_rows(y, slots[:, None], order[:, None])
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
-def _of_rows(scales: Sequence[float], sizes: jax.Array, lines: jax.Array) -> jax.Array:
-    """The factor of each line's adapter, in which dtype the lines' products are summed; any where there is none."""
+def _row_scales(scales: Sequence[float], sizes: jax.Array, lines: jax.Array) -> jax.Array:
+    """The scale of each line's adapter, in the accumulator's dtype; an arbitrary one for lines without an adapter."""
     end = rows_of_groups(sizes, None, lines.shape[0], len(scales)).end
     factors = jnp.array(scales, np.finfo(accumulator(lines.dtype)).dtype)
     return factors[group_of(jax.lax.iota(jnp.int32, lines.shape[0]), end)]

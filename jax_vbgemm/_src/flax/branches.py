@@ -1,4 +1,4 @@
-"""What the nnx and the Linen layers share: the checks of a list of layers, and their products as one call."""
+"""Shared by the nnx and Linen layers: the checks of a list of layers, and their products as one call."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def checked_inputs(
 
 
 def sizes_of(where: str, name: str, sizes: Sequence[int], minimum: int, otherwise: str = "") -> tuple[int, ...]:
-    """The sizes as integers; an error where one is traced, no integer, or below `minimum`.
+    """The sizes as integers; raises if one is traced, not an integer, or below `minimum`.
 
     otherwise: the end of the message about a traced size, which says what else a caller can do.
     """
@@ -83,13 +83,13 @@ def ranks_of(where: str, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_rank(where: str, index: int, inputs: jax.Array, rank: int) -> None:
-    """Raises where inputs[index] has fewer than `rank` dimensions."""
+    """Raises if inputs[index] has fewer than `rank` dimensions."""
     if inputs.ndim < rank:
         raise ValueError(f"{where}: inputs[{index}] has shape {inputs.shape}: it needs {rank} dimensions or more")
 
 
 def check_features(where: str, index: int | None, inputs: jax.Array, features: int) -> None:
-    """Raises Flax's own error where the input's last dimension is not `features`; a sole input has no index."""
+    """Raises Flax's own error if the input's last dimension is not `features`; a single input has no index."""
     if inputs.shape[-1:] != (features,):
         entry = "inputs" if index is None else f"inputs[{index}]"
         got = inputs.shape[-1] if inputs.ndim else "none"
@@ -109,8 +109,8 @@ def outputs_of(
     preferred_element_type = getattr(layers[0], "preferred_element_type", None)  # Linen's layers have none
     _, function = resolve_activation(where, activation)
     dtypes = [jnp.dtype(preferred_element_type or branch.kernel.dtype) for branch in branches]
-    # The kernel adds the bias and applies the activation in the dtype of the product. Where Flax promotes the product
-    # and the bias to a wider dtype, or the dtype is complex, both are done after the product, as Flax does them.
+    # The kernel adds the bias and applies the activation in the dtype of the product. If Flax promotes the product
+    # and the bias to a wider dtype, or the dtype is complex, both are done after the product, as in Flax.
     fused = all(
         (branch.bias is None or branch.bias.dtype == dtype) and not jnp.issubdtype(dtype, jnp.complexfloating)
         for branch, dtype in zip(branches, dtypes, strict=True)
@@ -145,5 +145,5 @@ def split_groups(where: str, inputs: jax.Array, group_sizes: Sequence[int], coun
             f"{where}: inputs has shape {inputs.shape} but group_sizes add up to {sum(sizes)}: "
             "it must be (tokens, ..., features) with every token in a group"
         )
-    # The transpose of a split is one concatenation; that of slices would be a sum of padded arrays.
+    # The transpose of a split is one concatenation; the transpose of slices would be a sum of padded arrays.
     return list(jax.lax.split(inputs, sizes))

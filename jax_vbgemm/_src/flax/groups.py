@@ -1,4 +1,4 @@
-"""What the nnx and the Linen layers for groups of rows share; the sizes of the groups are data.
+"""Shared by the nnx and Linen layers for groups of rows with runtime sizes.
 
 The groups are the tokens of an adapter, the rows of a type, or the tokens of an expert.
 """
@@ -20,7 +20,7 @@ from jax_vbgemm._src.networks.typed import typed_layer
 from jax_vbgemm._src.util.arguments import as_array
 from jax_vbgemm._src.util.integers import is_integer, saturated
 
-STACK_INIT = jax.nn.initializers.lecun_normal(batch_axis=(0,))  # the fan-in is that of one matrix of the stack
+STACK_INIT = jax.nn.initializers.lecun_normal(batch_axis=(0,))  # the fan-in of one matrix of the stack
 ROUTER_INIT = jax.nn.initializers.lecun_normal()
 
 
@@ -80,7 +80,7 @@ def typed(
 
 
 class Router(NamedTuple):
-    """How a mixture of experts chooses: the options of `jax_vbgemm.moe.route` that don't depend on a call."""
+    """A mixture's router: the options of `jax_vbgemm.moe.route` that don't depend on a call."""
 
     k: int
     normalize: bool | None
@@ -89,8 +89,8 @@ class Router(NamedTuple):
     scale: float | None
 
     def route(self, logits: jax.Array, tokens: tuple[int, ...], **of_call: Any) -> Routing:
-        """The routing of (tokens, experts), the logits of tokens of a shape; `of_call`: bias, experts, probabilities
-        and mask, whose leading dimensions are this shape but for the bias."""
+        """The routing for logits (tokens, experts) of tokens of a shape. `of_call`: bias, experts, probabilities and
+        mask; all but the bias have the tokens' shape as leading dimensions."""
         options: dict[str, Any] = {"bias": of_call["bias"]}
         if of_call["experts"] is None:
             options |= {"k": self.k, "groups": self.groups}
@@ -131,9 +131,9 @@ def mixture(
     return (y, losses) if auxiliary else y
 
 
-def gated(both: jax.Array, activation: Activation) -> jax.Array:
+def gated(gate_and_up: jax.Array, activation: Activation) -> jax.Array:
     """The gated product of the two halves of (..., 2 f), for the shared expert."""
     _, function = resolve_activation("MixtureOfExperts", activation)
     assert function is not None  # check_experts has refused None
-    gate, up = jnp.split(both, 2, axis=-1)
+    gate, up = jnp.split(gate_and_up, 2, axis=-1)
     return gated_product(function, gate, up)

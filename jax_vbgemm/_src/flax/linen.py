@@ -77,7 +77,7 @@ def _factors(layers: Sequence[Any], inputs: Sequence[jax.Array]) -> list[Branch]
 
 
 def _give_factors(call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
-    """Interceptor with which a Dense or Conv layer declares its parameters as always and returns the operands of its
+    """Interceptor that lets a Dense or Conv layer declare its parameters as usual, but return the operands of its
     product instead of the product."""
     layer = context.module
     if context.method_name != "__call__":
@@ -90,7 +90,7 @@ def _give_factors(call: Callable[..., Any], args: Any, kwargs: Any, context: nn.
 
 
 def _why_not(layer: Any, first: Any) -> str | None:
-    """Why this layer's product cannot be part of the operation, None where it can."""
+    """The reason why this layer's product cannot be part of the operation; None if it can."""
     if type(layer).__call__ is nn.Dense.__call__:
         if layer.dot_general is not None or layer.dot_general_cls is not None:
             return "has a dot_general of its own"
@@ -135,7 +135,7 @@ class _Branches(nn.Module):
           One array (..., features[i]) for each branch, in the dtype that its Dense or Conv would give.
 
         Raises:
-          ValueError, TypeError: as `batched_linear`; also where `names` and `features` differ in length.
+          ValueError, TypeError: as `batched_linear`; also if `names` and `features` differ in length.
         """
         where = type(self).__name__
         widths = sizes_of(where, "features", self.features, 0)

@@ -68,7 +68,7 @@ def _batched_linear(where: str, layers: Sequence[Any], inputs: Any, activation: 
 
 
 def _why_not(layer: Any, first: Any) -> str | None:
-    """Why this layer's product cannot be part of the operation, None where it can."""
+    """The reason why this layer's product cannot be part of the operation; None if it can."""
     if type(layer).__call__ is nnx.Linear.__call__:
         if layer.dot_general is not jax.lax.dot_general:
             return "has a dot_general of its own"

@@ -1,4 +1,4 @@
-"""Flax NNX layers whose groups of rows have sizes that are data: typed linear maps and mixtures of experts."""
+"""Flax NNX layers for row groups with runtime sizes: typed linear maps and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from jax_vbgemm._src.moe.scores import ExpertGroups, Scores
 
 
 class HeteroLinear(nnx.Module):
-    """A linear map for each type of row, as in heterogeneous graphs; the number of rows of each type is data.
+    """A linear map for each type of row, as in heterogeneous graphs; the number of rows of each type is a runtime
+    value.
 
     The same as `activation(jnp.einsum("ri,rio->ro", inputs, kernel[type of row]) + bias[type of row])`. Parameters:
     `kernel` (types, in_features, out_features) and `bias` (types, out_features).
@@ -96,7 +97,7 @@ class HeteroLinear(nnx.Module):
 
 
 class MixtureOfExperts(nnx.Module):
-    """Gated experts, of which a router chooses k for each token; experts have no capacity and no token is dropped.
+    """Gated experts; a router chooses k of them for each token; experts have no capacity and no token is dropped.
 
     Equals a sum over all experts weighted by the chosen experts' probabilities, but computes only the chosen experts:
     y = sum over a token's k experts e of p[e] (activation(x gate[e]) * (x up[e])) down[e], plus a shared expert for all

@@ -1,4 +1,5 @@
-"""Which products become one call: decided on each level, and for the levels that are predicted to be faster."""
+"""Decides which products become one call: for each level, with products on the levels that are predicted to be
+faster."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Decision:
     split: Split
 
     @property
-    def together(self) -> list[DotSum]:
+    def in_call(self) -> list[DotSum]:
         """The sums that become one call, with at least two products."""
         found = [each for each, alone in zip(self.sums, self.split.alone, strict=True) if not alone]
         return found if sum(len(each.dots) for each in found) > 1 else []
@@ -43,33 +44,34 @@ class Decider:
     planner: Planner
 
     def decide(self, live_bytes: int) -> list[Decision]:
-        """The decisions in the order of the levels. Products run where most join if that is predicted to be faster,
-        and else as early as possible, as products that leave a level may leave too few for a call there."""
+        """The decisions in the order of the levels. Products run on the level that most others join if that is
+        predicted to be faster, otherwise as early as possible, because products that leave a level may leave too few
+        for a call there."""
         kinds = {**self.loops, **self._kinds()}
         place_early(self.program, kinds)
-        early, early_loops = self.on_levels(), self._loops_left()
+        early, earliest_loops = self.on_levels(), self._remaining_loops()
         place(self.program, kinds, live_bytes)
         joined = self.on_levels()
-        # Loops have no predicted time: what joins more of them decides where the products' is the same.
+        # Loops have no predicted time: if the products' times are equal, the choice that joins more loops wins.
         times = [sum(each.split.seconds for each in those) for those in (joined, early)]
-        if (times[0], self._loops_left()) < (times[1], early_loops):
+        if (times[0], self._remaining_loops()) < (times[1], earliest_loops):
             return joined
         place_early(self.program, kinds)
         return early
 
-    def _loops_left(self) -> int:
-        """The number of loops that remain where those of a kind on a level are one."""
+    def _remaining_loops(self) -> int:
+        """The number of loops that remain when loops of one kind on a level are merged."""
         nodes = (node for node in self.program.nodes if id(node) in self.loops)
         return len({(node.level, self.loops[id(node)]) for node in nodes})
 
     def _kinds(self) -> dict[int, Hashable]:
-        """By the id of its node, what a sum can join. Sums that are so large that they would leave a call of all sums
-        of the program join nothing, so that none waits for them."""
-        alike: dict[Hashable, list[int]] = {}
+        """For each sum, by the id of its node, the kind of sums that it can join. Sums so large that they would be
+        taken out of a call of all sums join nothing, so that no other sum waits for them."""
+        indices_by_kind: dict[Hashable, list[int]] = {}
         for key, each in self.sums.items():
-            alike.setdefault(each.kind, []).append(key)
+            indices_by_kind.setdefault(each.kind, []).append(key)
         kinds: dict[int, Hashable] = {}
-        for kind, keys in alike.items():
+        for kind, keys in indices_by_kind.items():
             dot = self.sums[keys[0]].dots[0]
             problems = tuple(self.sums[key].problem for key in keys)
             best = split((problems,), dot.dtype.name, precision_name(dot.precision), self.device, self.planner)
@@ -79,13 +81,13 @@ class Decider:
     def on_levels(self) -> list[Decision]:
         """The decisions for the levels that the nodes have."""
         fused = fused_operands(self.program) if calls_of(self.device).fuses_operands else ()
-        alike: dict[tuple[int, Hashable], list[DotSum]] = {}
+        indices_by_kind: dict[tuple[int, Hashable], list[DotSum]] = {}
         for node in self.program.nodes:
             if id(node) in self.sums:
                 each = self.sums[id(node)]
-                alike.setdefault((node.level, each.kind), []).append(each)
+                indices_by_kind.setdefault((node.level, each.kind), []).append(each)
         decisions = []
-        for (level, _), sums in sorted(alike.items(), key=lambda item: item[0][0]):
+        for (level, _), sums in sorted(indices_by_kind.items(), key=lambda item: item[0][0]):
             dot, members = sums[0].dots[0], members_of(sums, fused)
             best = worthwhile(members, dot.dtype.name, precision_name(dot.precision), self.device, self.planner)
             decisions.append(Decision(level, tuple(sums), best))

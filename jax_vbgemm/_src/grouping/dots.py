@@ -1,4 +1,4 @@
-"""A dot_general as a batch of matrix products: the reshapes it takes, or why XLA should compute it."""
+"""A dot_general as a batch of matrix products: the required reshapes, or the reason why XLA should compute it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jax_vbgemm._src.util import compat
 
 
 class Side(NamedTuple):
-    """How an operand becomes a batch of matrices: transposed to `order` unless that is None, and then reshaped."""
+    """The conversion of an operand to a batch of matrices: transposed to `order` unless that is None, then reshaped."""
 
     order: tuple[int, ...] | None
     shape: Shape
@@ -62,7 +62,7 @@ class Dot(NamedTuple):
 
 def dot_of(eqn: Any, dtypes: Sequence[str], costs: CallCosts) -> Dot | str:
     """The product of a dot_general equation, or the reason why no kernel (for operands of `dtypes`) should compute it;
-    `costs` says which products XLA fuses with what surrounds them."""
+    `costs` tells which products XLA fuses with the surrounding operations."""
     lhs, rhs, out = eqn.invars[0].aval, eqn.invars[1].aval, eqn.outvars[0].aval
     (contract, batch), precision = eqn.params["dimension_numbers"], canonical_precision(eqn.params["precision"])
     if not all(map(compat.is_static, (lhs.shape, rhs.shape))):

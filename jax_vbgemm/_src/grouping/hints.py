@@ -1,4 +1,4 @@
-"""Products that `group` sees and that another function of this package computes faster."""
+"""Finds products for which another function of this package is faster than `group`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax_vbgemm._src.util import compat
 
 _VIEWS = ("transpose", "convert_element_type", "reshape", "squeeze", "copy")
 _SLICES = ("slice", "dynamic_slice")
-_FEWEST_EXPERTS = 3  # products with so many slices of one argument are taken for a loop over its matrices
+_FEWEST_EXPERTS = 3  # from this many products with slices of one argument on, they count as a loop over its matrices
 
 _RAGGED_DOT = "lax.ragged_dot: use jax_vbgemm.ragged_dot"
 _NEWTON_SCHULZ = (
@@ -24,13 +24,13 @@ _EXPERTS = (
 
 
 def hints(program: Program) -> Counter[str]:
-    """What to use in place of products of the program, and the number of these products."""
+    """The functions to use in place of products of the program, with the number of these products."""
     found: Counter[str] = Counter()
     primitives: Counter[str] = Counter()
     for node in program.nodes:
         inside = _primitives(node.eqn)
         primitives += inside
-        if not inside["dot_general"]:  # equations with products are searched as programs of their own
+        if not inside["dot_general"]:  # equations that contain products are searched as separate programs
             found[_RAGGED_DOT] += inside["ragged_dot_general"]
     found[_NEWTON_SCHULZ] += _squares_of_grams(program)
     if primitives["top_k"]:
@@ -41,7 +41,7 @@ def hints(program: Program) -> Counter[str]:
 
 
 def _primitives(eqn: Any) -> Counter[str]:
-    """How often each primitive is in an equation and in its functions."""
+    """The number of occurrences of each primitive in an equation and its functions."""
     names = Counter((eqn.primitive.name,))
     for jaxpr in jex_core.jaxprs_in_params(eqn.params):
         for inner in jaxpr.eqns:
@@ -50,7 +50,7 @@ def _primitives(eqn: Any) -> Counter[str]:
 
 
 def _sources(program: Program, primitives: tuple[str, ...]) -> dict[Value, Value]:
-    """For the values that `primitives` make of one value, directly or one after another, the first value."""
+    """Maps each value that a chain of `primitives` computes from one value to that value."""
     sources: dict[Value, Value] = {}
     for node in program.nodes:
         if node.eqn.primitive.name in primitives and node.values():
@@ -68,7 +68,7 @@ def _factors(program: Program) -> list[tuple[list[Value], Value | None]]:
 def _squares_of_grams(program: Program) -> int:
     """The number of products of multiples of X X^T by themselves."""
     views, factors = _sources(program, _VIEWS), {out: values for values, out in _factors(program)}
-    multiples: dict[Value, Value] = {}  # the X X^T of which a value is a multiple
+    multiples: dict[Value, Value] = {}  # maps a value to the X X^T of which it is a multiple
     count = 0
     for node in program.nodes:
         of = {multiples[value] for value in node.values() if value in multiples}
@@ -88,9 +88,9 @@ def _is_gram(node: Any, values: list[Value], views: dict[Value, Value]) -> bool:
     """Whether the product of a matrix by itself contracts the same dimension twice, as X X^T does and X X does not."""
     if node.eqn.primitive.name != "dot_general":
         return True  # a function that has the product
-    (of_lhs, of_rhs), _ = node.eqn.params["dimension_numbers"]
-    turned = (values[0] in views) != (values[1] in views)
-    return (tuple(of_lhs) == tuple(of_rhs)) != turned
+    (contracted_lhs, contracted_rhs), _ = node.eqn.params["dimension_numbers"]
+    is_transposed = (values[0] in views) != (values[1] in views)
+    return (tuple(contracted_lhs) == tuple(contracted_rhs)) != is_transposed
 
 
 def _with_slices(program: Program) -> int:
@@ -106,7 +106,7 @@ def _with_slices(program: Program) -> int:
 
 
 def _with_steps(scan: Any) -> int:
-    """The number of products of a scan's constant by what it loops over, or by slices of another constant."""
+    """The number of products of a scan's constant with its loop inputs, or with slices of another constant."""
     body = Program(scan.params["jaxpr"])
     constants, carry = compat.scan_counts(scan)
     fixed, looped = set(body.inputs[:constants]), set(body.inputs[constants + carry :])

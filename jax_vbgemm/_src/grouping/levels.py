@@ -14,7 +14,7 @@ Kinds = Mapping[int, Hashable]
 
 
 def place_early(program: Program, kinds: Kinds) -> None:
-    """Sets the level of each node to the earliest: the most nodes of `kinds` on a path of dependencies to it."""
+    """Sets each node's level to the earliest one: the maximum number of nodes of `kinds` on a dependency path to it."""
     _number(program, kinds, {})
 
 
@@ -26,7 +26,7 @@ def place(program: Program, kinds: Kinds, live_bytes: int) -> None:
     placed already or able to come; of several, the earliest. Users are placed before their operands. So the weight
     gradients of all layers, which only the end of the program waits for, share the level of the last.
 
-    Operands that wait for a later level stay alive. They raise the peak of the living values by at most `live_bytes`.
+    Operands that wait for a later level stay live. They raise the peak of live values by at most `live_bytes`.
 
     The time is O(n) for n equations, and for each product a few passes of numpy over the levels of its slack. For the
     gradient of 8,000 layers (72,000 equations) it is a fifth to a quarter of the time in which JAX traces them.
@@ -37,7 +37,8 @@ def place(program: Program, kinds: Kinds, live_bytes: int) -> None:
     _place_users_first(program, kinds, end, lambda node, last: latest.setdefault(id(node), last))
     placed = _Placement(program, kinds, latest, live_bytes).placed(end)
     _number(program, kinds, placed)
-    # What waits for a result together with it, such as the other operand of an addition, is not foreseen.
+    # Values that wait for a result together with it, such as the other operand of an addition, are not taken into
+    # account.
     if _peak(program, end) > peak + live_bytes:
         place_early(program, kinds)
 
@@ -46,11 +47,11 @@ def _number(program: Program, kinds: Kinds, placed: Mapping[int, int]) -> int:
     """Puts the nodes on their level in `placed`, others on the earliest, and returns the number of levels. Equations
     with effects keep their order."""
     depth = dict.fromkeys((*program.known, *program.inputs), 0)
-    of_effects = 0
+    effect_level = 0
     for node in program.nodes:
         earliest = max((depth[value] for value in node.values()), default=0)
         if node.eqn.effects:
-            earliest = of_effects = max(earliest, of_effects)
+            earliest = effect_level = max(earliest, effect_level)
         node.level = placed.get(id(node), earliest)
         depth.update(dict.fromkeys(node.outputs.values(), node.level + (id(node) in kinds)))
     return max(depth.values(), default=0)
@@ -59,11 +60,11 @@ def _number(program: Program, kinds: Kinds, placed: Mapping[int, int]) -> int:
 def _place_users_first(program: Program, kinds: Kinds, end: int, choose: Callable[[Node, int], int]) -> None:
     """Calls `choose` with each node of `kinds` and the latest level that the levels chosen for its users allow."""
     needed: dict[Value, int] = {}  # the level on which a value is used first
-    of_effects = end
+    effect_level = end
     for node in reversed(program.nodes):
         level = min((needed.get(value, end) for value in node.outputs.values()), default=end)
         if node.eqn.effects:
-            level = of_effects = min(level, of_effects)
+            level = effect_level = min(level, effect_level)
         if id(node) in kinds:
             level = choose(node, level - 1)
         for value in node.values():
@@ -81,7 +82,7 @@ class _Placement:
         self.levels: dict[int, int] = {}
         shared = (kind for kind, count in Counter(self.kinds.values()).items() if count > 1)
         self.scores = {kind: np.zeros(end, np.int64) for kind in shared}
-        self.waiting = np.zeros(end, np.int64)  # on each level, the bytes of operands that only wait
+        self.waiting = np.zeros(end, np.int64)  # per level, the bytes of operands that are live but unused
         self.last_use = _last_uses(self.program, end)
         for node in self.program.nodes:
             scores = self.scores.get(self.kinds.get(id(node)))
@@ -101,7 +102,7 @@ class _Placement:
             waiting[self.last_use[value] - first :] += self.program.bytes[value]
         allowed = np.append(True, np.logical_and.accumulate(waiting <= self.live_bytes))
         level = first + int(np.argmax(np.where(allowed, scores[first : last + 1], -1)))
-        scores[first : self.latest[id(node)] + 1] -= 1  # it is on one level now
+        scores[first : self.latest[id(node)] + 1] -= 1  # it is fixed to one level now
         scores[level] += 1
         for value in operands:
             self.waiting[self.last_use[value] + 1 : level + 1] += self.program.bytes[value]
@@ -120,7 +121,7 @@ def _last_uses(program: Program, end: int) -> dict[Value, int]:
 
 
 def _peak(program: Program, end: int) -> int:
-    """The most bytes of computed values that are alive on one level."""
+    """The maximum number of bytes of computed values that are live on one level."""
     change = np.zeros(end + 2, np.int64)
     for value, level in _last_uses(program, end).items():
         change[level + 1] -= program.bytes[value]

@@ -9,7 +9,7 @@ from typing import Any
 from jax_vbgemm._src.planner.single_dots import Split
 from jax_vbgemm._src.problem import Problem
 
-_SHOWN = 4  # how many shapes of a call are printed
+_MAX_SHAPES = 4  # how many shapes of a call are printed
 
 
 class Report:
@@ -28,9 +28,9 @@ class Report:
         self.calls += 1
         self.grouped += products
         shapes = Counter((p.m, p.n, p.k) if p.batch == 1 else (p.m, p.n, p.k, p.batch) for p in problems)
-        shown = ", ".join(f"{count} of {shape}" for shape, count in shapes.most_common(_SHOWN))
-        more = f", {_of(len(shapes) - _SHOWN, 'more shape')}" if len(shapes) > _SHOWN else ""
-        sums = f" with {_of(len(problems), 'result')}" if products > len(problems) else ""
+        shown = ", ".join(f"{count} of {shape}" for shape, count in shapes.most_common(_MAX_SHAPES))
+        more = f", {_counted(len(shapes) - _MAX_SHAPES, 'more shape')}" if len(shapes) > _MAX_SHAPES else ""
+        sums = f" with {_counted(len(problems), 'result')}" if products > len(problems) else ""
         self._lines.append(
             f"  {where}: {products} products are one call{sums} ({shown}{more}); predicted "
             f"{split.seconds * 1e6:.1f} us, {split.dots_seconds * 1e6:.1f} us as dots"
@@ -42,11 +42,11 @@ class Report:
         self._left[f"  {where}: {lhs.dtype}{list(lhs.shape)} x {list(rhs.shape)}", why] += 1
 
     def hint(self, hints: Counter[str]) -> None:
-        """Records the numbers of products for which there are other functions."""
+        """Records the number of products for which other functions are faster."""
         self._hints += hints
 
     def include(self, other: Report) -> None:
-        """Adds what the report of a part of the program has recorded."""
+        """Adds the records of the report of a part of the program."""
         self.calls += other.calls
         self.grouped += other.grouped
         self._lines += other._lines
@@ -57,11 +57,10 @@ class Report:
         reasons: Counter[str] = Counter()
         for (_, why), count in self._left.items():
             reasons[why] += count
-        head = (
-            f"group({self.name}): {self.grouped} products in {_of(self.calls, 'call')}, {_of(reasons.total(), 'dot')}"
-        )
-        summary = [f"  {_of(count, 'dot')}: {why}" for why, count in reasons.most_common()]
-        seen = [f"  {_of(count, 'product')} of {what}" for what, count in self._hints.most_common()]
+        calls, dots = _counted(self.calls, "call"), _counted(reasons.total(), "dot")
+        head = f"group({self.name}): {self.grouped} products in {calls}, {dots}"
+        summary = [f"  {_counted(count, 'dot')}: {why}" for why, count in reasons.most_common()]
+        seen = [f"  {_counted(count, 'product')} of {what}" for what, count in self._hints.most_common()]
         left = [
             f"{what} stays a dot: {why}" + (f" ({count} times)" if count > 1 else "")
             for (what, why), count in self._left.items()
@@ -69,5 +68,5 @@ class Report:
         return "\n".join([head, *summary, *seen, *self._lines, *left])
 
 
-def _of(count: int, noun: str) -> str:
+def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")

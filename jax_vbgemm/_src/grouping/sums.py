@@ -43,7 +43,7 @@ class DotSum:
 
     @property
     def kind(self) -> tuple[Any, Any]:
-        """What the sums of one call have in common."""
+        """The properties that all sums of a call must share."""
         return self.dots[0].dtype, self.dots[0].precision
 
     @cached_property
@@ -71,23 +71,23 @@ def add_up(program: Program, found: dict[int, DotSum]) -> dict[int, DotSum]:
     uses = Counter(value for node in program.nodes for value in node.values())
     uses.update(program.outputs)
     made: dict[int, DotSum] = {}  # sums by the value of their result
-    of_node: dict[int, DotSum] = {}
+    sum_by_node: dict[int, DotSum] = {}
     absorbed: set[int] = set()
     for place, node in enumerate(program.nodes):
         if id(node) in found:
             made.update(dict.fromkeys(node.outputs.values(), found[id(node)]))
-            of_node[id(node)] = found[id(node)]
+            sum_by_node[id(node)] = found[id(node)]
         terms = [made[value] for value in node.values() if value in made and uses[value] == 1]
         dots = _result(node, terms)
         if dots:
             total = replace(node, inputs=[value for term in terms for value in term.node.inputs])
             added = DotSum(total, dots, (*(part for term in terms for part in term.parts), node))
             absorbed.update(id(term.node) for term in terms)
-            of_node[id(total)] = added
+            sum_by_node[id(total)] = added
             made.update(dict.fromkeys(node.outputs.values(), added))
             program.nodes[place] = total
     program.nodes = [node for node in program.nodes if id(node) not in absorbed]
-    return {key: value for key, value in of_node.items() if key not in absorbed}
+    return {key: value for key, value in sum_by_node.items() if key not in absorbed}
 
 
 def _result(node: Node, terms: Sequence[DotSum]) -> tuple[Dot, ...]:
@@ -96,8 +96,8 @@ def _result(node: Node, terms: Sequence[DotSum]) -> tuple[Dot, ...]:
     if node.eqn.primitive.name in _ADDITIONS and len(terms) == 2 and terms[0].can_add(terms[1]):
         return terms[0].dots + terms[1].dots
     if node.eqn.primitive.name == "transpose" and len(terms) == 1:
-        turned = [dot.transposed(node.eqn.params["permutation"]) for dot in terms[0].dots]
-        return tuple(dot for dot in turned if dot is not None) if None not in turned else ()
+        transposed_dots = [dot.transposed(node.eqn.params["permutation"]) for dot in terms[0].dots]
+        return tuple(dot for dot in transposed_dots if dot is not None) if None not in transposed_dots else ()
     return ()
 
 

@@ -68,7 +68,7 @@ def group(
 
     Raises:
       ValueError, TypeError: the planner is unknown or is not a planner, f is not a function, or live_bytes is not a
-        non-negative integer. A call raises TypeError where a result of f is neither an array nor a number.
+        non-negative integer. A call raises TypeError if a result of f is neither an array nor a number.
 
     Examples:
       >>> import jax
@@ -95,7 +95,7 @@ def group(
         leaves, structure = jax.tree.flatten((args, kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray | np.generic)]
 
-        def of_arrays(*arrays: Any) -> Any:
+        def call_with_arrays(*arrays: Any) -> Any:
             given = list(leaves)
             for index, array in zip(places, arrays, strict=True):
                 given[index] = array
@@ -110,7 +110,7 @@ def group(
             return results
 
         arrays = [leaves[place] for place in places]
-        closed, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
+        closed, shapes = jax.make_jaxpr(call_with_arrays, return_shape=True)(*arrays)
         report = Report(name)
         found = _Grouping(planner, report, live_bytes).grouped(closed, report.name)
         if explain:
@@ -126,8 +126,8 @@ Env = dict[Value, Any]
 
 @dataclass(frozen=True)
 class _Grouped:
-    """A program as steps, each of which computes some of its values; `gains` is false where it has no call that the
-    original program lacks."""
+    """A program as steps, each of which computes some of its values; `gains` is false if it has no new calls compared
+    to the original program."""
 
     program: Program
     steps: list[Callable[[Env], None]]
@@ -160,9 +160,9 @@ class _Grouping:
         levels: dict[int, list[Node]] = {}
         for node in program.nodes:
             levels.setdefault(node.level, []).append(node)
-        of_level: dict[int, list[Decision]] = {}
+        decisions_by_level: dict[int, list[Decision]] = {}
         for decision in decisions:
-            of_level.setdefault(decision.level, []).append(decision)
+            decisions_by_level.setdefault(decision.level, []).append(decision)
 
         steps: list[Callable[[Env], None]] = []
         before = self.report.calls
@@ -176,11 +176,11 @@ class _Grouping:
             for nodes in scans.values():
                 merged = self._merged(nodes, where) if len(nodes) > 1 else None
                 steps += [self._step(node, where) for node in nodes] if merged is None else [merged]
-            for decision in of_level.get(level, ()):
-                together = self._reported(decision, where)
-                if together:
-                    steps.append(functools.partial(self._bind, together))
-                bound = set(map(id, together))
+            for decision in decisions_by_level.get(level, ()):
+                in_call = self._reported(decision, where)
+                if in_call:
+                    steps.append(functools.partial(self._bind, in_call))
+                bound = set(map(id, in_call))
                 steps += [self._step(x, where) for each in decision.sums if id(each) not in bound for x in each.parts]
         return _Grouped(program, steps, self.report.calls > before)
 
@@ -204,20 +204,20 @@ class _Grouping:
 
     def _reported(self, decision: Decision, where: str) -> list[DotSum]:
         """The sums of a decision that become one call, with the reasons in the report."""
-        sums, together = decision.sums, decision.together
-        bound = set(map(id, together))
-        why = "it is large enough for a dot of its own" if together else "dots are faster"
+        sums, in_call = decision.sums, decision.in_call
+        bound = set(map(id, in_call))
+        why = "it is large enough for a dot of its own" if in_call else "dots are faster"
         why = "it is alone on its level" if len(sums) == len(sums[0].dots) == 1 else why
         for node in (node for each in sums if id(each) not in bound for node in each.products):
             self.report.leave(where, node.eqn, why)
-        if together:
+        if in_call:
             self.report.join(
                 f"{where}, level {decision.level}",
-                [each.problem for each in together],
-                sum(len(each.dots) for each in together),
+                [each.problem for each in in_call],
+                sum(len(each.dots) for each in in_call),
                 decision.split,
             )
-        return together
+        return in_call
 
     def _bind(self, sums: list[DotSum], env: Env) -> None:
         """One call for all products of `sums`."""
@@ -229,7 +229,7 @@ class _Grouping:
                 for value, side in zip(node.operands(env), (dot.lhs, dot.rhs), strict=True):
                     key = id(value), side[:2]
                     if key not in reshaped:
-                        # the value is kept too, as an id is unique only among living objects
+                        # the value is kept too, because ids are unique only among live objects
                         reshaped[key] = value, side(value)
                     operands.append(reshaped[key][1])
                 a, b = (len(operands) - 1, len(operands) - 2) if dot.swapped else (len(operands) - 2, len(operands) - 1)
@@ -255,7 +255,7 @@ class _Grouping:
         return eqn if params == eqn.params else eqn.replace(params=params)
 
     def _grouped(self, body: Any, where: str) -> Any:
-        """A closed jaxpr, or an open one without constants, with its products grouped; unchanged where none are
+        """A closed jaxpr, or an open one without constants, with its products grouped; unchanged if none are
         grouped."""
         is_open = isinstance(body, jex_core.Jaxpr)
         closed = jex_core.ClosedJaxpr(body, ()) if is_open else body
@@ -268,8 +268,8 @@ class _Grouping:
         return new.jaxpr if is_open else new
 
     def _merged(self, nodes: list[Node], where: str) -> Callable[[Env], None] | None:
-        """Runs independent scans of equal length as one scan, each step of which does a step of all; None where no
-        products are grouped by that."""
+        """Runs independent scans of equal length as one scan whose step does a step of each; None if that would not
+        group any products."""
         bodies = [node.eqn.params["jaxpr"] for node in nodes]
         counts = [compat.scan_counts(node.eqn) for node in nodes]
         ends = np.cumsum([len(body.in_avals) for body in bodies])[:-1].tolist()
@@ -278,12 +278,12 @@ class _Grouping:
             parts = (args[begin:end] for begin, end in zip([0, *ends], [*ends, None], strict=True))
             return [jex_core.jaxpr_as_fun(body)(*part) for body, part in zip(bodies, parts, strict=True)]
 
-        trial = _Grouping(self.planner, Report(self.report.name), self.live_bytes)
+        attempt = _Grouping(self.planner, Report(self.report.name), self.live_bytes)
         closed = jax.make_jaxpr(bodies_run)(*(aval for body in bodies for aval in body.in_avals))
-        grouped = trial.grouped(closed, f"{where}, {len(nodes)} scans")
+        grouped = attempt.grouped(closed, f"{where}, {len(nodes)} scans")
         if not grouped.gains:
             return None
-        self.report.include(trial.report)
+        self.report.include(attempt.report)
         params = nodes[0].eqn.params
         options = {name: params[name] for name in ("length", "reverse", "unroll")}
 

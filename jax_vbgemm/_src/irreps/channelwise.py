@@ -125,7 +125,7 @@ _FORMS: dict[str, Callable[..., jax.Array]] = {"x": _x, "m": _m, "w": _w, "out":
 
 
 def _reduced(x: jax.Array, m: jax.Array) -> jax.Array:
-    """x m for each row, (rows, channels, k), as a sum that XLA fuses with what is before and after it."""
+    """x m for each row, (rows, channels, k), as a sum that XLA fuses with the operations before and after it."""
     return jnp.sum(x[:, :, :, None] * m[:, None], axis=2)
 
 

@@ -1,4 +1,4 @@
-"""Whether a map is one call or dots of XLA, by the cost model."""
+"""Decides by the cost model whether a map is one call or XLA's dots."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def left_to_xla(
     x: Features, paths: Sequence[Path], dtype: Any, *, precision: Any, planner: Any, implementation: str | None
 ) -> bool:
     """Whether the map of x is left to XLA's dots, which are predicted to take less time than a call. They are more
-    launches than a call, but XLA transposes features for them, and fuses them with what surrounds them.
+    launches than a call, but XLA transposes features for them, and fuses them with the surrounding operations.
 
-    False where the caller asks for a way, where the cost model does not know the products, and on a CPU. There XLA
+    False if the caller asks for a way, where the cost model does not know the products, and on a CPU. There XLA
     transposes features for its dots, which the model does not count: calls are 1.0 to 2.4 times as fast. The precision
     is a canonical one.
     """
@@ -42,7 +42,7 @@ def left_to_xla(
     if largest > LARGEST_SIZE or not (members := _members(x, paths, rows)):
         return False
     best = worthwhile(members, dtype.name, precision_name(precision), device, planner)
-    apart = _components_apart(x, paths, rows) if x.layout == "mul_ir" else []
+    apart = _strided_components(x, paths, rows) if x.layout == "mul_ir" else []
     moved = dtype.itemsize * sum(apart)
     copies = len(apart) * calls_of(device).copy + 2 * moved / dots_of(device).bandwidth  # read and written
     return bool(best.dots_seconds + copies < best.batched_seconds + moved / _SINGLE_NUMBERS)
@@ -53,7 +53,7 @@ _SINGLE_NUMBERS = 1e12
 16,384 rows in mul_ir and 80 us in ir_mul (H200, float32 as TF32)."""
 
 
-def _components_apart(x: Features, paths: Sequence[Path], rows: int) -> list[int]:
+def _strided_components(x: Features, paths: Sequence[Path], rows: int) -> list[int]:
     """The number of elements of each irrep, of features and of results, whose channels are not contiguous in "mul_ir".
     XLA's dots need a transposed copy of it."""
     elements = {}

@@ -1,4 +1,4 @@
-"""The map as dots of XLA, one for each path, which XLA fuses with what surrounds them."""
+"""The map as XLA's dots, one for each path, which XLA fuses with the surrounding operations."""
 
 from __future__ import annotations
 

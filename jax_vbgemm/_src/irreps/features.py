@@ -104,7 +104,7 @@ def core_shape(x: MulIrrep, layout: str) -> Shape:
 def features_of(name: str, irreps: Irreps, layout: str, x: Any) -> Features:
     """The features that the user gave as x.
 
-    Raises ValueError where x does not have the shape of the irreps, and TypeError where it is not an array, as where it
+    Raises ValueError if x does not have the shape of the irreps, and TypeError if it is not an array, as where it
     is an array of e3nn or cuequivariance.
     """
     if not isinstance(x, jax.Array) and isinstance(getattr(x, "array", None), jax.Array):

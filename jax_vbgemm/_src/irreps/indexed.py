@@ -1,5 +1,5 @@
-"""Rows that choose their weights (atoms, by their species): rows are sorted by weights, and each path is one ragged
-product."""
+"""Maps whose rows select their weights by index (atoms by species): rows are sorted by weights, and each path is one
+ragged product."""
 
 from __future__ import annotations
 

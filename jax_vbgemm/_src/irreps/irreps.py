@@ -31,10 +31,10 @@ Irreps = tuple[MulIrrep, ...]
 def parsed(where: str, given: Any) -> Irreps:
     """The irreps given as a string or as a sequence of (mul, irrep); `where` names the argument in messages."""
     if isinstance(given, str):
-        return tuple(_of_text(where, part) for part in given.split("+")) if given.strip() else ()
+        return tuple(_parse_text(where, part) for part in given.split("+")) if given.strip() else ()
     if not isinstance(given, Iterable):
         raise TypeError(f"{where} must be irreps, as a string or as pairs (mul, irrep), not {given!r}")
-    return tuple(_of_entry(where, entry) for entry in given)
+    return tuple(_parse_entry(where, entry) for entry in given)
 
 
 def dim(irreps: Irreps) -> int:
@@ -51,7 +51,7 @@ def shown(irreps: Irreps) -> str:
     return "+".join(map(str, irreps)) or "no irreps"
 
 
-def _of_text(where: str, text: str, mul: int | None = None) -> MulIrrep:
+def _parse_text(where: str, text: str, mul: int | None = None) -> MulIrrep:
     match = re.fullmatch(r"\s*(?:(\d+)\s*x\s*)?(\d+)([eo]?)\s*", text)
     if match is None or (mul is not None and match[1]):
         raise ValueError(
@@ -61,7 +61,7 @@ def _of_text(where: str, text: str, mul: int | None = None) -> MulIrrep:
     return MulIrrep(int(match[1] or 1) if mul is None else mul, f"{l}{match[3]}", 2 * l + 1, l == 0 and match[3] != "o")
 
 
-def _of_entry(where: str, entry: Any) -> MulIrrep:
+def _parse_entry(where: str, entry: Any) -> MulIrrep:
     if isinstance(entry, MulIrrep):
         return entry
     try:
@@ -72,7 +72,7 @@ def _of_entry(where: str, entry: Any) -> MulIrrep:
     if mul < 0:
         raise ValueError(f"{where}: {entry!r} has a negative multiplicity")
     if isinstance(irrep, str):
-        return _of_text(where, irrep, mul)
+        return _parse_text(where, irrep, mul)
     if not hasattr(irrep, "dim") or not hasattr(irrep, "is_scalar"):
         raise TypeError(f"{where}: {irrep!r} is no irrep: it must be a string, or one of e3nn's or cuequivariance's")
     return MulIrrep(mul, str(irrep), int(irrep.dim), bool(irrep.is_scalar()))

@@ -140,7 +140,7 @@ class LinearMap:
         Raises:
           ValueError: x or weights don't have the shapes of the irreps and paths, which the message names, or the
             precision is unknown.
-          TypeError: an argument is no array, weights and x are both integers, or indices or counts are none.
+          TypeError: an argument is not an array, weights and x are both integers, or indices or counts are none.
         """
         precision = canonical_precision(precision)
         check_options(NAME, precision, None)
@@ -198,7 +198,7 @@ class LinearMap:
         return y._replace(arrays=arrays)
 
     def _weights(self, given: Any, is_indexed: bool) -> tuple[list[Any], int | None]:
-        """The weights of each path, and the number of weights from which rows choose, or None."""
+        """The weights of each path, and the number of weight sets if rows choose among them, otherwise None."""
         if isinstance(given, list | tuple):
             if len(given) != len(self.paths):
                 raise ValueError(f"{NAME}: there are {len(given)} weights, but {len(self.paths)} paths: one for each")

@@ -96,8 +96,8 @@ class TensorProduct:
           y: (..., dim_2).
           weights: (..., num_weights), one for each channel of each path; None: no weights.
 
-        The leading axes broadcast against each other. Products and sums are float32 or wider, but for one rounding to
-        the arguments' dtype: that of the sums over j, of coefficients times y. In gradients by y, the sum over
+        The leading axes broadcast against each other. Products and sums are float32 or wider, with one intermediate
+        rounding to the arguments' dtype: of the sums over j of coefficients times y. In gradients by y, the sum over
         channels is a dot, of JAX's default precision.
 
         Returns:
@@ -109,7 +109,7 @@ class TensorProduct:
         Raises:
           ValueError: an argument has another last axis, leading axes do not broadcast, or an argument is sharded over
             explicit mesh axes otherwise than along the first leading axis, or otherwise than another argument.
-          TypeError: an argument is no array, or none is floating-point or complex.
+          TypeError: an argument is not an array, or none is floating-point or complex.
         """
         given = {"x": x, "y": y} | ({} if weights is None else {"weights": weights})
         arrays = {name: as_array(NAME, name, value) for name, value in given.items()}

@@ -1,4 +1,4 @@
-"""after: an identity that makes whatever uses its result wait for other values, too."""
+"""after: an identity whose result is available only once other values have been computed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ after_p.def_abstract_eval(lambda x, *_: x)
 
 
 def after(x: jax.Array, others: Sequence[jax.Array]) -> jax.Array:
-    """x, which XLA makes available when it has computed the others."""
+    """x, which XLA makes available once it has computed the other values."""
     result: jax.Array = after_p.bind(x, *others)
     return result
 

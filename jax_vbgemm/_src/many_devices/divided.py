@@ -1,4 +1,4 @@
-"""divided: a function of many matrices, of which each device of a mesh axis computes a part."""
+"""divided: applies a function to many matrices, each device of a mesh axis computing a part of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def divided(
 ) -> list[jax.Array]:
     """[f(x) for x in arrays], for an f that treats each matrix of (..., m, n) independently and keeps its shape.
 
-    All devices run the same program. Where the number of devices divides the number of matrices of a shape, each device
+    All devices run the same program. If the number of devices divides the number of matrices of a shape, each device
     computes as many of them. Other matrices differ in shape between devices: a conditional has a branch for each
     device. What devices hold of the matrices decides what is sent (layouts.py): one collective for each dtype
     distributes the results, while the results of the next round are computed.
@@ -62,27 +62,27 @@ def divided(
 
     def on_device(arrays: Sequence[jax.Array], extras: Any) -> list[jax.Array]:
         if not pays:
-            everything = np.arange(len(arrays)), extras, [None] * len(arrays), [x.dtype for x in arrays]
-            return list(function(arrays, *everything))
+            all_inputs = np.arange(len(arrays)), extras, [None] * len(arrays), [x.dtype for x in arrays]
+            return list(function(arrays, *all_inputs))
         local = [x.shape for x in arrays]
-        # Each device reads only some operands, so that cotangents have to be summed over the devices, which the
-        # transpose of this cast does.
+        # Each device reads only some operands, so cotangents must be summed over the devices. The transpose of this
+        # cast does that.
         arrays, extras = jax.tree.map(lambda x: compat.varying(x, axes.names), (arrays, extras))
         arrays = compat.unite_varying(arrays)  # all results lie in one buffer
         arrays = [x.reshape(-1, *x.shape[-2:]) if x.ndim > 3 and x.size else x for x in arrays]
         found: list[list[tuple[Piece, jax.Array]]] = [[] for _ in arrays]
-        layouts = [_layouts(of_round, stacks) for of_round in rounds]
-        received = [[layout.received(arrays, axes.names) for layout in of_round] for of_round in layouts]
+        layouts = [_layouts(this_round, stacks) for this_round in rounds]
+        received = [[layout.received(arrays, axes.names) for layout in this_round] for this_round in layouts]
         sent: tuple[Sequence[Layout], Sequence[Any]] = (), ()
-        for of_round, of_layouts, operands in zip(rounds, layouts, received, strict=True):
-            outgoing = _computed(function, of_round, of_layouts, arrays, operands, extras, axes)
-            # Else XLA might use the previous round's results before it computes this round's, and would wait for them.
+        for this_round, round_layouts, operands in zip(rounds, layouts, received, strict=True):
+            outgoing = _computed(function, this_round, round_layouts, arrays, operands, extras, axes)
+            # Otherwise XLA might use the previous round's results, and wait for them, before it computes this round's.
             waited = jax.tree.leaves(outgoing)
             _collect(sent[0], jax.tree.map(lambda rows, waited=waited: after(rows, waited), sent[1]), found)
-            pairs = zip(of_layouts, outgoing, strict=True)
-            sent = of_layouts, [layout.sent(buffers, axes.names) for layout, buffers in pairs]
+            pairs = zip(round_layouts, outgoing, strict=True)
+            sent = round_layouts, [layout.sent(buffers, axes.names) for layout, buffers in pairs]
         _collect(*sent, found)
-        return [_joined(*of_x) for of_x in zip(found, local, [x.result for x in stacks], strict=True)]
+        return [_joined(*array_pieces) for array_pieces in zip(found, local, [x.result for x in stacks], strict=True)]
 
     if axes.manual:
         values = on_device(arrays, extras)
@@ -96,26 +96,26 @@ def divided(
     return [compat.placed_as(y, x) for y, x in zip(values, arrays, strict=True)]
 
 
-def _layouts(of_round: Round, stacks: Sequence[Stack]) -> list[Layout]:
-    """The layouts of a round: one for each dtype of those stacks that are held alike."""
-    shares: dict[Hashable, list[list[Piece]]] = defaultdict(lambda: [[] for _ in of_round.shares])
-    for device, share in enumerate(of_round.shares):
+def _layouts(this_round: Round, stacks: Sequence[Stack]) -> list[Layout]:
+    """The layouts of a round: one for each dtype and each way in which stacks are held."""
+    shares: dict[Hashable, list[list[Piece]]] = defaultdict(lambda: [[] for _ in this_round.shares])
+    for device, share in enumerate(this_round.shares):
         for piece in share:
             stack = stacks[piece.array]
             shares[stack.dtype, stack.result, stack.axis][device].append(piece)
-    return [layout_of(of_layout, stacks) for of_layout in shares.values()]
+    return [layout_of(layout_shares, stacks) for layout_shares in shares.values()]
 
 
 def _computed(
     function: Function,
-    of_round: Round,
+    this_round: Round,
     layouts: Sequence[Layout],
     arrays: Sequence[jax.Array],
     received: Sequence[Any],
     extras: Any,
     axes: MeshAxes,
 ) -> list[Any]:
-    """What this device sends of its results, for each layout."""
+    """The results that this device sends, for each layout."""
     shares = [[p.array for layout in layouts for p in layout.shares[device]] for device in range(axes.size)]
     index = jax.lax.axis_index(axes.names)
     varying = tuple(dict.fromkeys((*axes.names, *sorted(jax.typeof(arrays[0]).mat.varying))))
@@ -123,8 +123,8 @@ def _computed(
     def filled(
         device: int | None, arrays: Sequence[jax.Array], received: Sequence[Any], indices: Any, extras: Any
     ) -> list[Any]:
-        of_layouts = zip(layouts, received, strict=True)
-        parts = [x for layout, operands in of_layouts for x in layout.parts(arrays, operands, device, index)]
+        round_layouts = zip(layouts, received, strict=True)
+        parts = [x for layout, operands in round_layouts for x in layout.parts(arrays, operands, device, index)]
         places = [layout.places(device or 0) for layout in layouts]
         into = [view for _, views in places for view in views]
         dtypes = [layout.result for layout in layouts for _ in layout.shares[device or 0]]
@@ -135,7 +135,7 @@ def _computed(
         typed: list[Any] = jax.tree.map(lambda x: compat.varying(x, varying), outgoing)
         return typed
 
-    if of_round.is_even:
+    if this_round.is_even:
         return filled(None, arrays, received, jnp.array(shares)[index], extras)
 
     def branch(device: int) -> Callable[..., list[Any]]:
@@ -152,8 +152,8 @@ def _computed(
 
 def _collect(layouts: Sequence[Layout], rows: Sequence[Any], found: list[list[tuple[Piece, jax.Array]]]) -> None:
     """Adds the pieces of a round to those found for each array."""
-    for layout, of_layout in zip(layouts, rows, strict=True):
-        for piece, values in layout.collected(of_layout):
+    for layout, layout_shares in zip(layouts, rows, strict=True):
+        for piece, values in layout.collected(layout_shares):
             found[piece.array].append((piece, values))
 
 

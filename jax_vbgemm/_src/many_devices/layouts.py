@@ -20,17 +20,17 @@ Shares = Sequence[Sequence[Piece]]
 
 
 def layout_of(shares: Shares, stacks: Sequence[Stack]) -> Layout:
-    """The layout of pieces whose stacks have one dtype and are held alike."""
+    """The layout of pieces whose stacks share one dtype and are held in the same way."""
     axis = next(stacks[p.array].axis for share in shares for p in share)
     return {None: Copies, -3: Layers}.get(axis, Slices)(shares, stacks)
 
 
 class Layout:
-    """The pieces of each device in one round, of stacks of one dtype that devices hold alike.
+    """Each device's pieces in one round, of stacks of one dtype that devices hold in the same way.
 
     The methods are for use inside a shard_map, where `arrays` are what the device holds of each stack. `device` is the
-    device whose part is meant; None: the one that runs the program, whose pieces are of the same kinds as those of
-    every other device.
+    device whose part is requested; None: the device that runs the program, if the pieces of all devices have the same
+    kinds.
     """
 
     def __init__(self, shares: Shares, stacks: Sequence[Stack]) -> None:
@@ -43,7 +43,7 @@ class Layout:
         self.aligned = row_multiple(self.result)
 
     def received(self, arrays: Sequence[jax.Array], names: tuple[str, ...]) -> Any:
-        """What devices send each other before the round."""
+        """The operands that devices send each other before the round."""
         del arrays, names
 
     def parts(
@@ -53,19 +53,19 @@ class Layout:
         raise NotImplementedError
 
     def places(self, device: int) -> tuple[Any, list[View | None]]:
-        """An empty buffer for the results, and where in it each one may be written."""
+        """An empty buffer for the results, and the position of each result in it."""
         return None, [None] * len(self.shares[device])
 
     def outgoing(self, buffer: Any, device: int, values: Iterator[Any]) -> Any:
-        """What the device sends of its results, which are taken from `values`."""
+        """The part of the results in `values` that the device sends."""
         raise NotImplementedError
 
     def sent(self, outgoing: Any, names: tuple[str, ...]) -> Any:
-        """What a device has after the results have been sent."""
+        """The buffer that a device has after the results have been sent."""
         raise NotImplementedError
 
     def collected(self, rows: Any) -> Iterator[tuple[Piece, jax.Array]]:
-        """From what has been sent, the results for what the device holds of each stack."""
+        """From the received buffer, the results for the part of each stack that the device holds."""
         raise NotImplementedError
 
 
@@ -121,7 +121,7 @@ class Slices(Layout):
     def received(self, arrays: Sequence[jax.Array], names: tuple[str, ...]) -> jax.Array:
         flat: list[jax.Array] = []
         for share in self.shares:
-            slices = [_of_piece(arrays[p.array], p).ravel() for p in share]
+            slices = [_piece_values(arrays[p.array], p).ravel() for p in share]
             flat += self._padded(slices, share, (), self.dtype)
         return _exchanged(jnp.concatenate(flat).reshape(self.devices, self.length), names)
 
@@ -156,7 +156,7 @@ class Slices(Layout):
     def _padded(
         self, values: Sequence[jax.Array], share: Sequence[Piece], lead: tuple[int, ...], dtype: Any
     ) -> list[jax.Array]:
-        """The values (*lead, size), with zeros between them, so that each begins at its start."""
+        """The values (*lead, size), padded with zeros so that each begins at its position in `starts`."""
         ends = [*(self.starts[p] for p in share), self.length]
         filled: list[jax.Array] = []
         position = 0
@@ -194,7 +194,7 @@ class Copies(Layout):
     ) -> list[jax.Array]:
         if device is None:
             return [_selected(pieces, arrays, index) for pieces in zip(*self.shares, strict=True)]
-        return [_of_piece(arrays[p.array], p) for p in self.shares[device]]
+        return [_piece_values(arrays[p.array], p) for p in self.shares[device]]
 
     def places(self, device: int) -> tuple[jax.Array, list[View | None]]:
         buffer = jnp.zeros(self.length, self.result)
@@ -219,7 +219,7 @@ class Copies(Layout):
                 yield piece, rows[device if self.gathers else 0, start : start + math.prod(shape)].reshape(shape)
 
 
-def _of_piece(array: jax.Array, piece: Piece) -> jax.Array:
+def _piece_values(array: jax.Array, piece: Piece) -> jax.Array:
     return array if array.ndim == 2 else array[piece.start : piece.stop]
 
 

@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Pieces that are computed together, for each device. Where the round is even, the i-th pieces of all devices are
+    """Pieces that are computed together, for each device. If the round is even, the i-th pieces of all devices are
     of the same kind and length."""
 
     shares: tuple[tuple[Piece, ...], ...]
@@ -44,7 +44,7 @@ def in_rounds(
     devices: int,
     held: Collection[int] = (),
 ) -> list[Round]:
-    """All matrices, in rounds of which at most the first one is not even.
+    """All matrices, in rounds; only the first round may be uneven.
 
     Args:
       counts: the number of matrices of each stack. An empty stack has no pieces.
@@ -57,10 +57,10 @@ def in_rounds(
     lengths = [slot[0].stop - slot[0].start for slot in slots]
     costs = [seconds[slot[0].array] for slot in slots]
     total = sum(length * cost for length, cost in zip(lengths, costs, strict=True))
-    if any(left) and total < _SECONDS_OF_ROUND:  # a round of its own takes longer
-        movable = [0 if array in held else count for array, count in enumerate(counts)]
+    if any(left) and total < _SECONDS_OF_ROUND:  # a separate round would take longer
+        remaining = [0 if array in held else count for array, count in enumerate(counts)]
         kept = [slot for slot in slots if slot[0].array in held]
-        shares = partition(movable, seconds, devices)
+        shares = partition(remaining, seconds, devices)
         return [Round(tuple((*share, *(slot[i] for slot in kept)) for i, share in enumerate(shares)), False)]
     rounds = []
     if any(left):
@@ -69,8 +69,8 @@ def in_rounds(
         rounds.append(Round(tuple(tuple(last[p.array].part(p.start, p.stop) for p in x) for x in shares), False))
     for parts in partition(lengths, costs, max(1, min(_MOST_ROUNDS, int(total / _SECONDS_OF_ROUND)))):
         if parts:
-            of_slots = [[piece.part(p.start, p.stop) for piece in slots[p.array]] for p in parts]
-            rounds.append(Round(tuple(zip(*of_slots, strict=True)), True))
+            slot_pieces = [[piece.part(p.start, p.stop) for piece in slots[p.array]] for p in parts]
+            rounds.append(Round(tuple(zip(*slot_pieces, strict=True)), True))
     return rounds
 
 
@@ -78,7 +78,7 @@ Slot = tuple[Piece, ...]  # one piece for each device, of one kind and length
 
 
 def _slots(counts: Sequence[int], kinds: Sequence[Hashable], devices: int) -> tuple[list[Slot], list[int]]:
-    """As many slots as there are, and the number of matrices of each stack that are left, which are its last ones."""
+    """The slots that can be filled, and the number of matrices left over in each stack, which are its last ones."""
     slots = [
         tuple(Piece(array, device * each, (device + 1) * each) for device in range(devices))
         for array, each in enumerate(count // devices for count in counts)
@@ -99,9 +99,10 @@ def _slots(counts: Sequence[int], kinds: Sequence[Hashable], devices: int) -> tu
 
 def saved_seconds(rounds: Sequence[Round], seconds: Sequence[float]) -> float:
     """The predicted time of all matrices less that of the busiest device."""
-    devices = zip(*(of_round.shares for of_round in rounds), strict=True)
+    devices = zip(*(this_round.shares for this_round in rounds), strict=True)
     busy: list[float] = [
-        sum((p.stop - p.start) * seconds[p.array] for share in of_device for p in share) for of_device in devices
+        sum((p.stop - p.start) * seconds[p.array] for share in device_shares for p in share)
+        for device_shares in devices
     ]
     return sum(busy) - max(busy, default=0.0)
 
@@ -125,14 +126,14 @@ def partition(counts: Sequence[int], seconds: Sequence[float], devices: int) -> 
     busy = [(0.0, device) for device in range(devices)]
     taken = [[0] * len(counts) for _ in range(devices)]
     for matrices, array in pieces:
-        until, device = heapq.heappop(busy)
+        free_at, device = heapq.heappop(busy)
         taken[device][array] += matrices
-        heapq.heappush(busy, (until + matrices * seconds[array], device))
-    # All matrices of a stack are equivalent, so that each device takes consecutive ones: one slice, which is one array.
+        heapq.heappush(busy, (free_at + matrices * seconds[array], device))
+    # All matrices of a stack are equivalent, so each device takes consecutive ones, which are one slice.
     shares: list[tuple[Piece, ...]] = []
     starts = [0] * len(counts)
-    for of_device in taken:
-        ends = [start + matrices for start, matrices in zip(starts, of_device, strict=True)]
+    for device_shares in taken:
+        ends = [start + matrices for start, matrices in zip(starts, device_shares, strict=True)]
         ranges = enumerate(zip(starts, ends, strict=True))
         shares.append(tuple(Piece(array, start, stop) for array, (start, stop) in ranges if stop > start))
         starts = ends

@@ -17,7 +17,7 @@ def specs_of(
     """The PartitionSpec of each leaf of a tree, or None.
 
     given: a PartitionSpec, a NamedSharding or None for each leaf or subtree, or a function of the tree that returns
-    that. A SingleDeviceSharding is None where the mesh has one device.
+    that. A SingleDeviceSharding is None if the mesh has one device.
 
     Raises:
       TypeError: a leaf is given something else.
@@ -30,9 +30,9 @@ def specs_of(
         raise ValueError(f"{name}: shardings without mesh_axis: the mesh axes whose devices share the work")
     given = given(tree) if callable(given) else given
     prefix: list[Any] = jax.tree.leaves(given, is_leaf=_is_sharding)
-    of_prefix: Any = jax.tree.structure(given, is_leaf=_is_sharding)
+    prefix_structure: Any = jax.tree.structure(given, is_leaf=_is_sharding)
     try:
-        parts = of_prefix.flatten_up_to(tree)
+        parts = prefix_structure.flatten_up_to(tree)
     except ValueError as error:
         entries = jax.tree.map(lambda _: 0, given, is_leaf=_is_sharding)  # None is an entry, too
         where = difference("shardings", entries, "tree", tree, prefix=True) or error
@@ -41,13 +41,13 @@ def specs_of(
             "and leaves that are replicated or not orthogonalised the entry None"
         ) from None
     counts = [len(jax.tree.leaves(part, is_leaf=is_leaf)) for part in parts]
-    of_leaves = [sharding for sharding, count in zip(prefix, counts, strict=True) for _ in range(count)]
+    leaf_shardings = [sharding for sharding, count in zip(prefix, counts, strict=True) for _ in range(count)]
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(tree, is_leaf=is_leaf)]
-    return [_spec(f"{name}: tree{path}", sharding, axes) for path, sharding in zip(paths, of_leaves, strict=True)]
+    return [_spec(f"{name}: tree{path}", sharding, axes) for path, sharding in zip(paths, leaf_shardings, strict=True)]
 
 
 def _spec(where: str, sharding: Any, axes: MeshAxes) -> Any:
-    """The PartitionSpec of what is given for a leaf, or None."""
+    """The PartitionSpec for the sharding given for a leaf, or None."""
     if isinstance(sharding, jax.sharding.SingleDeviceSharding):
         if axes.mesh.size == 1:
             return None

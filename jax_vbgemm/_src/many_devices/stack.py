@@ -1,4 +1,4 @@
-"""Stack: matrices that devices divide among them, and what of them each device holds."""
+"""Stack: matrices that are divided among devices, and the part that each device holds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Stack:
 
     @property
     def kind(self) -> Hashable:
-        """Stacks of one matrix are alike if their kinds are equal; of other stacks, None."""
+        """Stacks of one matrix with equal kinds are interchangeable; None for other stacks."""
         return (self.shape, self.dtype, self.axis) if len(self.shape) == 2 else None
 
 
@@ -50,8 +50,8 @@ def stack_of(shape: Sequence[int], dtype: Any, axis: int | None, sent: Any = Non
 
 
 def sharded_axis(where: str, shape: Sequence[int], spec: Any, axes: MeshAxes) -> int | None:
-    """The axis of an array, counted from its end, along which the devices of `axes` shall hold equal parts; None for an
-    array that all of them shall hold.
+    """The axis of an array, counted from its end, along which the devices of `axes` hold equal parts; None for an array
+    that each device holds in full.
 
     An array that is sharded over some of the mesh axes, or along two of its own axes, is divided by rows or by columns.
 
@@ -95,8 +95,8 @@ def sharded_axis(where: str, shape: Sequence[int], spec: Any, axes: MeshAxes) ->
 
 
 def refuse_varying(where: str, x: jax.Array, axes: MeshAxes, slices: str) -> None:
-    """Raises ValueError where the type of an array that all devices of the enclosing shard_map shall hold says that it
-    varies over `axes`. With check_vma=False types don't tell it.
+    """Raises ValueError if an array that all devices of the enclosing shard_map must hold has a type that varies over
+    `axes`. With check_vma=False types don't show this.
 
     slices: what the caller of a function of slices shall do.
     """
@@ -109,7 +109,7 @@ def refuse_varying(where: str, x: jax.Array, axes: MeshAxes, slices: str) -> Non
 
 
 def whole_shape(shape: Sequence[int], axis: int | None, axes: MeshAxes) -> tuple[int, ...]:
-    """The shape of the whole array, of which a device of a shard_map holds a part along the axis."""
+    """The shape of the whole array; a device of a shard_map holds a part of it along the axis."""
     whole = list(shape)
     if axis is not None and axes.manual:
         whole[axis] *= axes.size

@@ -1,7 +1,7 @@
-"""Turns layouts into addresses, as descriptors hold them: one row stride, one column stride and two batch strides.
+"""Turns layouts into the addresses that descriptors hold: a row stride, a column stride and two batch strides.
 
 Where the rows or the columns have several levels, the longest level stays and the other levels become batch dimensions:
-irreps data with many nodes times 2l + 1 components becomes a batch of 2l + 1 products over all nodes. Where K has
+irreps data with many nodes times 2l + 1 components becomes a batch of 2l + 1 products over all nodes. If K has
 several levels, the longest one stays and the product becomes a sum of products over the other levels.
 """
 
@@ -24,7 +24,7 @@ LARGEST_STRIDE = 2**31 - 1
 
 
 class Place(NamedTuple):
-    """Where a batch of matrices lies in its buffer, in elements."""
+    """The position of a batch of matrices in its buffer, in elements."""
 
     offset: int
     row_stride: int
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 class Address(NamedTuple):
-    """One product as a descriptor holds it: batch index i stands for (i // inner_batch, i % inner_batch).
+    """One product in a descriptor's form: batch index i means (i // inner_batch, i % inner_batch).
 
     pair: the index of the pair of factors from which the product comes.
     """
@@ -52,7 +52,7 @@ class Address(NamedTuple):
 
 
 def address(lhs: Shape, rhs: Shape, term: Term, sizes: TermSizes) -> Address | None:
-    """The address of a product of dense operands; None where the batch dimensions need more than two strides."""
+    """The address of a product of dense operands; None if the batch dimensions need more than two strides."""
     out = Layout.row_major(sizes.result)
     products = addresses((factors(Layout.row_major(lhs), Layout.row_major(rhs), term),), out)
     return None if products is None else products[0]
@@ -72,7 +72,7 @@ def _swapped(layout: Layout) -> Layout:
 def addresses(
     pairs: tuple[tuple[Layout, Layout], ...], out: Layout, source: Layout | None = None, bias: Layout | None = None
 ) -> tuple[Address, ...] | None:
-    """The products of the sum of op(A) op(B) over these pairs of factors; None where no descriptor can express them.
+    """The products of the sum of op(A) op(B) over these pairs of factors; None if no descriptor can express them.
 
     The result is (*batch, m, n). The factors' batch dimensions, the source and the bias broadcast to that shape.
     """
@@ -111,7 +111,7 @@ def addresses(
             for i, x in enumerate(results)
         ]
         given = iter(places[1:])
-        of_source, of_bias = (None if x is None else next(given) for x in (source, bias))
+        source_address, bias_address = (None if x is None else next(given) for x in (source, bias))
         for digits in itertools.product(*(range(size) for size, _ in k_rest)):
             at = [sum(d * s[side] for d, (_, s) in zip(digits, k_rest, strict=True)) for side in (0, 1)]
             place_a = Place(a.offset + at[0], row_strides[index], k_strides[0], batch_strides[0])
@@ -119,7 +119,7 @@ def addresses(
             if max(*place_a[1:3], *place_b[1:3], *(s for x in places for s in x[1:3])) > LARGEST_STRIDE:
                 return None
             products.append(
-                Address(m, n, k, outer * inner, inner, place_a, place_b, places[0], of_source, of_bias, index)
+                Address(m, n, k, outer * inner, inner, place_a, place_b, places[0], source_address, bias_address, index)
             )
     return tuple(products)
 

@@ -64,7 +64,7 @@ def batched_matmul(
         as without the flag.
       into: a tree of `View` with the structure of As, or a RaggedArray. Result i is written into view i and returned as
         that view of the updated buffer, whose other elements stay as they are. Views of one buffer (one array, given to
-        each view) are updated together and may not overlap. Where a leaf is None, the result is an array of its own.
+        each view) are updated together and may not overlap. If a leaf is None, the result is an array of its own.
       precision: as in jax.lax.dot; `jax.default_matmul_precision` counts.
       preferred_element_type: the results' dtype, as in jax.lax.dot.
       planner: a planner's name, an options object (`Coordinated(theta=128)`), or a callable
@@ -81,7 +81,7 @@ def batched_matmul(
         explicit mesh axis, a Scaled is beside integers or 8-bit floats, or an option is unknown; the message names the
         leaf and the rule.
       TypeError: a leaf is not an array, a flag not a bool, a planner not callable, or an option of a wrong type.
-      NotImplementedError: implementation="kernel" where there is no kernel.
+      NotImplementedError: implementation="kernel" if there is no kernel.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -143,7 +143,7 @@ def batched_gemm(
 ) -> Any:
     """activation(alpha op(A) op(B) + beta C + bias) for many matrices of different sizes, in one pass.
 
-    The GEMM of BLAS for a pytree of problems, with a bias and an activation. Differentiable in every argument. Where C
+    The GEMM of BLAS for a pytree of problems, with a bias and an activation. Differentiable in every argument. If C
     is donated, or not needed after the call, the result takes the memory of C.
 
     Args:
@@ -154,7 +154,7 @@ def batched_gemm(
         read, and there is no bias.
       alpha, beta: a number, a pytree of numbers with the structure of As, a 1-D array with one entry a problem, or a
         `View` of such an array or of one number, which is read in place; Python numbers or traced; cast to the
-        accumulator's dtype. Where beta is 0, C is not read, and where alpha is 0, the product does not count: NaN in C
+        accumulator's dtype. If beta is 0, C is not read, and where alpha is 0, the product does not count: NaN in C
         or in the product then does not reach the result.
       bias: None, or a pytree with the structure of As whose leaves may be None; leaf i broadcasts to the shape of
         result i.
@@ -165,11 +165,11 @@ def batched_gemm(
       A pytree with the structure of As; leaf i is (..., m_i, n_i).
 
     Raises:
-      ValueError: as `batched_matmul`; also where beta is not 0 and there is no C, where alpha, beta, C or bias don't
+      ValueError: as `batched_matmul`; also if beta is not 0 and there is no C, if alpha, beta, C or bias don't
         fit (a fraction does not fit an integer result, nor does an integer beyond the range of the accumulator, int32
         for int8; the sums themselves wrap around), where an activation's
         name is unknown, and where a symmetric result has a bias. The message names the leaf and the rule.
-      TypeError: as `batched_matmul`; also where alpha or beta is not a number, or activation is neither a name nor a
+      TypeError: as `batched_matmul`; also if alpha or beta is not a number, or activation is neither a name nor a
         function.
 
     Examples:
@@ -257,7 +257,7 @@ def batched_matmul_sum(
       A list of results, or a pytree with the keys of `segments`.
 
     Raises:
-      ValueError: as `batched_gemm`; also where the terms of one result differ in shape or dtype, where a result has no
+      ValueError: as `batched_gemm`; also if the terms of one result differ in shape or dtype, if a result has no
         term, where `out` does not have one entry for each term, and where `segments` name a block that does not exist.
       TypeError: as `batched_gemm`.
 
@@ -325,6 +325,6 @@ def plan(
     try:
         dtype = jnp.dtype(dtype).name
     except TypeError:
-        dtype = str(dtype)  # kind_of says what is known
+        dtype = str(dtype)  # only what kind_of tells is known
     kind = kind_of(dtype, precision_name(canonical_precision(precision)), spec)
     return plan_problems(problems_of(problems), kind, spec, resolve_planner(planner))

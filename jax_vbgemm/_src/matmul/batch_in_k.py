@@ -17,7 +17,7 @@ from jax_vbgemm._src.util import compat
 def fold_batch(lhs: Operand, rhs: Operand, term: Term, batch: Shape) -> tuple[Operand, Operand, Term] | None:
     """Factors and term of one product that sums over the batch axes in which `batch` is missing or 1.
 
-    None where there is no such axis, where a factor is broadcast along such an axis, or where the factors would have to
+    None if there is no such axis, where a factor is broadcast along such an axis, or where the factors would have to
     be copied and the copies are larger than the array of products that the folding saves.
     """
     if not (compat.is_static(lhs.shape) and compat.is_static(rhs.shape)):

@@ -69,7 +69,7 @@ class Call(NamedTuple):
 
 
 def leaves_of(call: Call, option: str, tree: Any) -> list[Any]:
-    """The leaf of the option for each result; None where the option has no leaf."""
+    """The leaf of the option for each result; None if the option has no leaf."""
     if tree is None:
         return [None] * len(call.dtypes)
     try:
@@ -121,13 +121,13 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
     if call.is_packed and call.views is None and call.shapes:
         call = _with_new_members(call)
     arrays: list[Any] = [operand.array for operand in call.operands]
-    # Nothing can be planned for symbolic dimensions (jax.export).
+    # Symbolic dimensions (jax.export) cannot be planned for.
     read = (x.buffer.shape if isinstance(x, View) else x.shape for x in arrays)
     shapes = chain(call.shapes, read, (operand.shape for operand in call.operands))
     by_plan = implementation == "kernel" or all(map(compat.is_static, shapes))
     writes, targets = ([], []) if call.views is None else windows_into(call.views, call.shapes, arrays)
-    # Where XLA computes part of the results, they are arrays first and are put into their windows afterwards.
-    put_later = not by_plan or any(call.after)
+    # If XLA computes some of the results, they become arrays first and are copied into their windows afterwards.
+    copies_into_windows = not by_plan or any(call.after)
 
     def run(given: list[Any]) -> list[jax.Array]:
         operands = [as_argument(x, *operand[1:]) for x, operand in zip(given, call.operands, strict=False)]
@@ -137,8 +137,8 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
             terms=call.terms,
             out_dtypes=call.dtypes,
             epilogues=call.epilogues,
-            writes=() if put_later else tuple(writes),
-            targets=() if put_later else tuple(targets),
+            writes=() if copies_into_windows else tuple(writes),
+            targets=() if copies_into_windows else tuple(targets),
             precision=call.precision,
             planner=planner,
             implementation=implementation,
@@ -149,7 +149,7 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
     for index, function in enumerate(call.after):
         if function is not None:
             results[index] = function(results[index])
-    if call.views is not None and put_later:
+    if call.views is not None and copies_into_windows:
         results = reference.put(results, writes, targets, arrays, [[]] * len(targets))
     return _in_structure(call, results, writes)
 
@@ -185,9 +185,9 @@ def as_argument(array: Any, shape: Shape, dtype: Any) -> Any:
 
 
 def _unchecked(run: Callable[..., Any], epilogues: Sequence[Epilogue]) -> Callable[..., Any]:
-    """`run` with JAX's checkers (jax_debug_nans, jax_debug_infs) looking at the final results alone.
+    """`run`, with JAX's checkers (jax_debug_nans, jax_debug_infs) applied only to the final results.
 
-    Where beta is 0, C may hold NaN that does not reach the results, and a check of each step would report it.
+    If beta is 0, C may hold NaN that does not reach the results, and a check of each step would report it.
     """
     checked = jax.config.jax_debug_nans or jax.config.jax_debug_infs  # type: ignore[attr-defined]
     return jax.jit(run) if checked and any(epilogue.source is not None for epilogue in epilogues) else run

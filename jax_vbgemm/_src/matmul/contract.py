@@ -36,7 +36,7 @@ def contract(operands: Sequence[Operand], batched: Batched) -> list[jax.Array]:
     sizes = [sizes_of(shapes[term.lhs], shapes[term.rhs], term) for term in batched.terms]
     tall = _are_tall(batched, sizes, shapes)
     wanted: list[Shape] = [()] * len(tall)  # the shapes of the results
-    bound: list[Shape] = [()] * len(tall)  # those in which they are bound: a tall product has no batch
+    bound: list[Shape] = [()] * len(tall)  # the bound shapes: a tall product has no batch
     for term, size in zip(batched.terms, sizes, strict=True):
         wanted[term.out] = size.result
         bound[term.out] = (math.prod(size.batch) * size.m, size.n) if tall[term.out] else size.result
@@ -70,7 +70,7 @@ def _are_tall(batched: Batched, sizes: Sequence[TermSizes], shapes: Sequence[Sha
 
 
 class _Uses:
-    """How terms and epilogues use the operands: each array once for every shape or window in which it is used.
+    """The uses of the operands by terms and epilogues: one for every shape or window in which an array is used.
 
     Operands are numbered as the caller has them, and uses as the primitive has its operands.
     """

@@ -32,16 +32,16 @@ def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, batched: Batched) ->
     if _stay_in_kernel(moving, batched):
         results = batched_matmul_p.bind(*primals, batched=batched)
         return results, _tangents_of_sums(operands, moving, results, batched, bases)
-    values, of_values = _jvp_of_epilogues(operands, moving, batched._replace(reads=(), writes=(), targets=()))
+    values, value_tangents = _jvp_of_epilogues(operands, moving, batched._replace(reads=(), writes=(), targets=()))
     if not batched.writes:
-        return values, of_values
+        return values, value_tangents
     read = batched.windows_in_bases()
     results = reference.put(values, batched.writes, batched.targets, primals, read)
-    return results, _put_tangents(of_values, results, batched.writes, bases, read)
+    return results, _put_tangents(value_tangents, results, batched.writes, bases, read)
 
 
 def _stay_in_kernel(tangents: Sequence[Any], batched: Batched) -> bool:
-    """Whether the kernel can compute results and tangents with their epilogues.
+    """Whether the kernel can compute both results and tangents, including their epilogues.
 
     It can where each result is alpha sum + bias with a number for alpha, and where a bias has a tangent only if its sum
     has one.
@@ -80,17 +80,16 @@ def _is_nonzero(tangent: Any) -> bool:
 
 
 def _zero(result: jax.Array) -> Any:
-    """The tangent of a result that does not move."""
+    """The tangent of a result that does not depend on a moving operand."""
     return ad.Zero(jax.typeof(result).to_tangent_aval())
 
 
 def _tangents_of_sums(
     primals: Sequence[Any], tangents: Sequence[Any], results: Sequence[Any], batched: Batched, bases: Sequence[Any] = ()
 ) -> list[Any]:
-    """The tangents of `results`, whose epilogues are affine, and of which a bias has a tangent only where its sum has
-    one.
+    """The tangents of `results`. Their epilogues are affine, and a bias has a tangent only if its sum has one.
 
-    Where the call has targets, these are the results, and `bases` holds the tangent of each target's base or None.
+    If the call has targets, these are the results, and `bases` holds the tangent of each target's base or None.
     """
     operands = [*primals, *tangents]
     active = [_is_nonzero(tangent) for tangent in tangents]
@@ -111,16 +110,16 @@ def _tangents_of_sums(
     if batched.writes:
         result_tangents = _put_tangents([None] * len(batched.writes), results, batched.writes, bases)
         moved = sorted({batched.writes[out].array for out in outs})
-        still = {window.array for out, window in enumerate(batched.writes) if out not in outs}
+        kept_arrays = {window.array for out, window in enumerate(batched.writes) if out not in outs}
         for out in outs:
             window = batched.writes[out]
             writes.append(window._replace(array=moved.index(window.array)))
         for index in moved:
             base = result_tangents[index] if _is_nonzero(result_tangents[index]) else None
-            if base is None and (bases[index] is not None or index in still):
+            if base is None and (bases[index] is not None or index in kept_arrays):
                 base = jnp.zeros_like(results[index])
             targets.append(target_of(results[index].shape, base, factors))
-    of_tangents = batched._replace(
+    tangent_call = batched._replace(
         terms=tuple(moving),
         out_dtypes=tuple(batched.out_dtypes[out] for out in outs),
         epilogues=tuple(moving_epilogues),
@@ -128,7 +127,7 @@ def _tangents_of_sums(
         writes=tuple(writes),
         targets=tuple(targets),
     )
-    for index, tangent in zip(moved, contract(factors, of_tangents), strict=True):
+    for index, tangent in zip(moved, contract(factors, tangent_call), strict=True):
         result_tangents[index] = tangent
     return result_tangents
 
@@ -163,8 +162,8 @@ def _follows_from_result(epilogue: Epilogue, tangents: Sequence[Any], dtype: Any
     if isinstance(epilogue.alpha, tuple) and _is_nonzero(tangents[epilogue.alpha[0]]):
         return False
     if epilogue.activation == "relu" and epilogue.alpha != 1:
-        # A sum times a small alpha may be positive in the accumulator and round to 0 in float16, which has fewer
-        # exponents: the result then does not tell where relu has a slope. bfloat16 has those of float32.
+        # A sum times a small alpha may be positive in the accumulator and round to 0 in float16, whose exponent range
+        # is smaller: the result then does not tell where relu has a slope. bfloat16 has float32's range.
         return bool(dtype in (accumulator(dtype), jnp.bfloat16))
     return epilogue.activation in (None, "relu")
 
@@ -179,20 +178,20 @@ def _finish(
     finished: bool,
 ) -> tuple[jax.Array, Any]:
     """A result and its tangent, where `value` is the sum, or if it is `finished` the result itself."""
-    # Where `value` is the result, `total` takes the place of the unknown sum, of which only shape and dtype are used.
+    # If `value` is the result, `total` takes the place of the unknown sum; only its shape and dtype are used.
     total = value.astype(accumulator(dtype))
     if not isinstance(sum_tangent, ad.Zero):
         sum_tangent = sum_tangent.astype(total.dtype)
-    referred = dict.fromkeys(epilogue.operands())
-    current = [total, *(dense(primals[index]) for index in referred)]
-    moving = [sum_tangent, *(dense(tangents[index]) for index in referred)]
+    positions = dict.fromkeys(epilogue.operands())
+    current = [total, *(dense(primals[index]) for index in positions)]
+    moving = [sum_tangent, *(dense(tangents[index]) for index in positions)]
     moves = [_is_nonzero(tangent) for tangent in moving]
 
     def finish(*moved: Any) -> jax.Array:
         given = iter(moved)
         total, *rest = (next(given) if yes else x for x, yes in zip(current, moves, strict=True))
         operands = list(primals)
-        for index, x in zip(referred, rest, strict=True):
+        for index, x in zip(positions, rest, strict=True):
             operands[index] = x
         if finished:
             return linear_part(total, epilogue, operands)

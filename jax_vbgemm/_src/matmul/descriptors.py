@@ -42,9 +42,9 @@ class Descriptors(NamedTuple):
 
     words: NDArray[np.int32]  # the constant: problems, epilogues, runs or (ready tiles and split tiles), block_first
     problems: NDArray[np.int64]  # a copy of the problem table for the handler's checks
-    epilogues: NDArray[np.int64]  # a copy of the epilogue table; empty where there are no epilogues
+    epilogues: NDArray[np.int64]  # a copy of the epilogue table; empty if there are no epilogues
     launches: NDArray[np.int32]
-    num_runs: int  # 0 where there are ready tiles instead of runs
+    num_runs: int  # 0 if there are ready tiles instead of runs
     num_tiles: int
     num_blocks: int
     num_splits: int  # tiles whose K is split
@@ -167,8 +167,11 @@ def pack(
     sums = len(owner) > len(plan.problems)
     depth = sums_of(owner, table["k"], len(plan.problems)) if sums else table["k"]
     split = np.flatnonzero((runs.k_begin != 0) | (runs.k_end != depth[runs.problem]))
-    beside = table.nbytes + (0 if epilogues is None else epilogues.nbytes)
-    small = beside + ready_bytes(plan.num_tiles, num_blocks=0 if block_first is None else len(block_first)) <= MAX_BYTES
+    other_bytes = table.nbytes + (0 if epilogues is None else epilogues.nbytes)
+    small = (
+        other_bytes + ready_bytes(plan.num_tiles, num_blocks=0 if block_first is None else len(block_first))
+        <= MAX_BYTES
+    )
     ready = len(split) > 0 or sums or (small and plan.device.device_type == "gpu")
     single = runs.expand(plan.catalogue) if ready else runs
     products, slices, continued = single, None, np.zeros(0, bool)
@@ -215,7 +218,7 @@ def pack(
 def _blocks_of_pieces(
     pieces: Pieces, block_first: Ints | None, launches: tuple[Launch, ...], *, chained: bool
 ) -> tuple[Ints | None, tuple[Launch, ...]]:
-    """Blocks and launches in terms of the pieces into which tiles were cut. Where a block held one tile, it holds one
+    """Blocks and launches in terms of the pieces into which tiles were cut. If a block held one tile, it holds one
     piece, or with `chained` all pieces of its tile.
     """
     if block_first is not None:

@@ -20,7 +20,7 @@ from jax_vbgemm._src.util.distinct import distinct
 def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activation: Activation) -> Call:
     """The call with activation(alpha result + beta C + bias) in place of each result.
 
-    ValueError or TypeError where one of them does not fit a result; the message names the leaf and the rule.
+    ValueError or TypeError if one of them does not fit a result; the message names the leaf and the rule.
     """
     name, function = resolve_activation(call.name, activation)
     in_kernel = [name if jnp.issubdtype(dtype, jnp.floating) else None for dtype in call.dtypes]
@@ -51,7 +51,7 @@ def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activa
         if source is None and not unread:
             where = "Cs is None" if Cs is None else f"{call.written('Cs', index)} is None"
             raise ValueError(f"{call.name}: beta must be the number 0 where there is no C, but {where}")
-        of_product, of_source = (
+        alpha_scalar, beta_scalar = (
             (place(value[0]), value[1]) if isinstance(value, tuple) else value
             for value in (
                 checked_scalar(call, "alpha", index, alphas[index]),
@@ -60,8 +60,8 @@ def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activa
         )
         epilogues.append(
             Epilogue(
-                of_product,
-                of_source,
+                alpha_scalar,
+                beta_scalar,
                 None if source is None or unread else place(source),
                 None if addend is None else place(addend),
                 in_kernel[index],
@@ -77,7 +77,7 @@ def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activa
 def _addends(call: Call, option: str, tree: Any) -> list[Operand | None]:
     """C or the bias of each result, or None. An object that is given several times becomes one array."""
     leaves = leaves_of(call, option, unpacked(tree))
-    if option == "bias":  # a bias is small and broadcast, so that a copy of a view costs little
+    if option == "bias":  # a bias is small and broadcast, so copying a view costs little
         leaves = [dense(leaf) for leaf in leaves]
     given, index = distinct(leaves)
     arrays = [

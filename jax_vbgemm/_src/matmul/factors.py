@@ -28,14 +28,14 @@ class FactorTree(NamedTuple):
     argument: str
     tree: Any
     arrays: list[Operand]  # the leaves of the tree
-    written: Callable[[int], str]  # how the user would write leaf i
+    written: Callable[[int], str]  # leaf i in the user's notation
     is_packed: bool  # whether As or Bs was a RaggedArray
 
 
 def paired(
     name: str, As: Any, Bs: Any, arguments: tuple[str, str] = ("As", "Bs"), written: Any = (None, None)
 ) -> tuple[FactorTree, FactorTree]:
-    """The left and the right factors. Where one argument is an array and the other a tree, it is a factor of every
+    """The left and the right factors. If one argument is an array and the other a tree, it is a factor of every
     product.
 
     `arguments`: the names of both arguments in messages. `written`: the names of leaf i of each argument in messages,
@@ -66,10 +66,10 @@ def paired(
 
 def _with_shared_operand(name: str, As: Any, Bs: Any) -> tuple[Any, Any, str | None]:
     """As and Bs as trees, and the name of the argument that was an array shared by all leaves of the other, or None."""
-    lone_a, lone_b = (is_view(tree) or jax.tree_util.all_leaves([tree]) for tree in (As, Bs))
-    if lone_a == lone_b:
+    is_single_a, is_single_b = (is_view(tree) or jax.tree_util.all_leaves([tree]) for tree in (As, Bs))
+    if is_single_a == is_single_b:
         return As, Bs, None
-    which, array, other, tree = ("As", As, "Bs", Bs) if lone_a else ("Bs", Bs, "As", As)
+    which, array, other, tree = ("As", As, "Bs", Bs) if is_single_a else ("Bs", Bs, "As", As)
     if tree is None:
         raise ValueError(f"{name}: {other} is None, but {which} is an array")
     array, leaves = as_operand(name, which, array), jax.tree.leaves(tree, is_leaf=is_view)
@@ -80,7 +80,7 @@ def _with_shared_operand(name: str, As: Any, Bs: Any) -> tuple[Any, Any, str | N
             "([x] * n), of its entries if entry i belongs to leaf i (list(x))"
         )
     repeated = jax.tree.unflatten(jax.tree.structure(tree, is_leaf=is_view), [array] * len(leaves))
-    return (repeated, tree, which) if lone_a else (tree, repeated, which)
+    return (repeated, tree, which) if is_single_a else (tree, repeated, which)
 
 
 def products(
@@ -105,9 +105,9 @@ def products(
     operands: list[Argument] = []
     shapes: list[Shape] = []
     dtypes = []
-    for index, (a, b, of_term) in enumerate(zip(lhs.arrays, rhs.arrays, flags, strict=True)):
-        with naming(name, lhs, rhs, index, of_term):
-            sizes = checked_sizes(a, b, of_term)
+    for index, (a, b, term_flags) in enumerate(zip(lhs.arrays, rhs.arrays, flags, strict=True)):
+        with naming(name, lhs, rhs, index, term_flags):
+            sizes = checked_sizes(a, b, term_flags)
             a_dtype, b_dtype = a.dtype, b.dtype
             if decided and decided[index] is not None:
                 dtype = decided[index]
@@ -128,7 +128,7 @@ def products(
         structure=jax.tree.structure(lhs.tree, is_leaf=is_view),
         is_packed=lhs.is_packed,
         operands=different,
-        terms=tuple(Term(left, right, out, *of_term) for left, right, out, of_term in pairs),
+        terms=tuple(Term(left, right, out, *term_flags) for left, right, out, term_flags in pairs),
         shapes=tuple(shapes),
         dtypes=tuple(dtypes),
         precision=precision,
@@ -203,8 +203,8 @@ def _flags(name: str, option: str, flags: Any, of: FactorTree) -> list[bool]:
 
 
 def is_float8(*operands: Operand) -> bool:
-    """Whether an operand is an 8-bit float. It promotes with no other dtype, and is multiplied as it is where the
-    caller names the dtype of the result."""
+    """Whether an operand is an 8-bit float. It promotes with no other dtype, and is multiplied without conversion if
+    the caller names the result's dtype."""
     return any(jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1 for x in operands)
 
 

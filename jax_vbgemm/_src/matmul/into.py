@@ -16,8 +16,8 @@ from jax_vbgemm._src.util.distinct import distinct
 def windows_into(
     views: Sequence[View | None], shapes: Sequence[Shape], arrays: list[Any]
 ) -> tuple[list[Window], list[Target]]:
-    """The windows and targets of results of these shapes that are written into views, or where the view is None, are
-    arrays of their own. `arrays`: those that the call reads; the bases of targets become the last ones.
+    """The windows and targets for results of these shapes that are written into views; a result without a view (None)
+    is a new array. `arrays`: those that the call reads; the bases of targets become the last ones.
     """
     buffers, numbers = distinct([view.buffer for view in views if view is not None])
     array_of = iter(numbers)

@@ -51,7 +51,7 @@ def kernel_call(
     """One custom call for sums of terms of one arithmetic and one result dtype, with all their epilogues or none.
 
     `targets`: the arrays that hold the windows of results; None for an array that does not exist yet.
-    Returns each sum's result, None where the result is a window of a target, and the updated targets.
+    Returns each sum's result, None if the result is a window of a target, and the updated targets.
     """
     placed = [place(operands, x) for x in sums]
     products = [product for x in placed for product in x.products]
@@ -89,9 +89,9 @@ def kernel_call(
 
 
 def _terms_side_by_side(x: Placed, device: DeviceSpec, planner: Any) -> int:
-    """The number of a sum's products if they are planned as a batch, else 1.
+    """The number of a sum's products if they are planned as a batch, otherwise 1.
 
-    A GPU computes the products of a tile side by side, as K slices of it whose partial sums are added. Where these
+    A GPU computes the products of a tile side by side, as K slices of it whose partial sums are added. If these
     slices have one length, the planner sees a batch of products in place of one product with a long K. A user's planner
     does not, as it might give the matrices of a batch different tiles.
     """
@@ -156,7 +156,7 @@ class _Buffers:
         return self._addend_at[self._key_of_source(x)]
 
     def target(self, index: int) -> int | None:
-        """The position of the target's initial contents; None where the call overwrites the whole target."""
+        """The position of the target's initial contents; None if the call overwrites the whole target."""
         return self._addend_at.get(("target", index))
 
     def epilogue(self, x: Placed, epilogue: Epilogue) -> Epilogue:
@@ -169,7 +169,7 @@ class _Buffers:
         )
 
     def reads(self, placed: Sequence[Placed]) -> Counter[Any]:
-        """How often each array is passed to the call or read as a source."""
+        """The number of times that each array is passed to the call or read as a source."""
         reads = Counter([*self._factors, *(name[1] for name in self._addends if name[0] == "bias")])
         reads.update(self._key_of_source(x) for x in placed if x.source is not None)
         reads.update(("array", array) for array in self._array_of_base.values())
@@ -185,7 +185,7 @@ class _Buffers:
         return ("array", self._array_of_operand[use.operand]) if use.copy is None else use
 
     def _key_of_source(self, x: Placed) -> Any:
-        """The key of the sum's source. Where the source is the result's own window of a target, the key is that target,
+        """The key of the sum's source. If the source is the result's own window of a target, the key is that target,
         which the call updates in place."""
         assert x.source is not None
         if x.window is None or not layout_of(self._operands, x.source).is_same(x.window.layout):
@@ -260,11 +260,11 @@ def _bound(
 def _added_by_xla(
     operands: Sequence[Operand], sums: Sequence[Sum], dtype: Any, batched: Batched, platform: str, device: DeviceSpec
 ) -> list[jax.Array]:
-    """The sums of `kernel_call` where there are too many tiles for one record each, which sums of products need.
+    """The sums of `kernel_call` if there are too many tiles for one record each, which sums of products need.
 
     Each product is a result of its own in the accumulator's dtype, and XLA adds the products.
     """
-    # Views are copied, as a K of several levels would again become several products.
+    # Views are copied, because a K of several levels would again become several products.
     operands = [dense(x) for x in operands]
     alone = [
         Sum([term._replace(symmetric=term.symmetric and len(x.terms) == 1)], x.shape, x.dtypes, x.depth)

@@ -4,7 +4,7 @@ A dimension is a tuple of levels (size, stride), outermost first, as in CuTe. It
 stride leads from one index to the next: the rows of irreps data stored as (node, mul, 2l + 1) are pairs (node,
 component). Sizes and strides are in elements and known at trace time.
 
-Under jax.export sizes may be symbolic, for programs without kernels. Where an answer depends on their values, a layout
+Under jax.export sizes may be symbolic, for programs without kernels. If an answer depends on their values, a layout
 counts as no box, as not injective, and as overlapping another one.
 """
 
@@ -73,7 +73,7 @@ class Layout(NamedTuple):
         return self.shape == other.shape and self.offset == other.offset and runs[0] == runs[1]
 
     def is_dense(self, elements: int) -> bool:
-        """Whether the layout is a whole buffer of so many elements in row-major order."""
+        """Whether the layout is a whole buffer of this many elements in row-major order."""
         runs = merge((size, (stride,)) for size, stride in self.levels)
         if self.offset != 0 or self.size != elements:
             return False
@@ -108,7 +108,7 @@ class Layout(NamedTuple):
         return Layout((((size, stride),), *self.dimensions), self.offset)
 
     def reshape(self, shape: Sequence[int]) -> Layout:
-        """The same elements in the same order in another shape; ValueError where a level cannot be divided as the shape
+        """The same elements in the same order in another shape; ValueError if a level cannot be divided as the shape
         needs."""
         if math.prod(shape) != self.size:
             raise ValueError(f"{self.shape} does not have the elements of {tuple(shape)}")
@@ -145,7 +145,7 @@ class Layout(NamedTuple):
         """The buffer with these values at the elements' positions.
 
         `apart`: the values were computed from positions of this buffer that the update overwrites, and the update is a
-        scatter. Where a program uses a buffer in two shapes, XLA's CPU compiler (jaxlib 0.10 to 0.12) fuses the product
+        scatter. If a program uses a buffer in two shapes, XLA's CPU compiler (jaxlib 0.10 to 0.12) fuses the product
         with an update in place and reads elements that it has just written; it does not fuse scatters.
         """
         if self.size == 0:
@@ -186,7 +186,7 @@ def merge(levels: Any) -> Refined:
 
 
 def refine(dimensions: Sequence[Levels]) -> Refined | None:
-    """Several layouts' dimensions of one length as the fewest common levels; None where there are no common levels."""
+    """Several layouts' dimensions of one length as the fewest common levels; None if there are no common levels."""
     if all(len(levels) == 1 for levels in dimensions):
         size = dimensions[0][0][0]
         return [] if size == 1 else [(size, tuple(levels[0][1] for levels in dimensions))]
@@ -234,11 +234,11 @@ class _Box(NamedTuple):
     array: Shape
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
-    order: tuple[int, ...]  # the level that each axis of the box is
+    order: tuple[int, ...]  # the level of each axis of the box
 
 
 def _box(layout: Layout, elements: int) -> _Box | None:
-    """The layout as a box; None where it is none, or may be none."""
+    """The layout as a box; None if it is not one, or may not be one."""
     try:
         return _sure_box(layout, elements)
     except compat.InconclusiveSizes:

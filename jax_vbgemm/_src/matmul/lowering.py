@@ -1,4 +1,4 @@
-"""Lowers the primitive to one custom call for each dtype, and to XLA where there is no kernel."""
+"""Lowers the primitive to one custom call for each dtype, and to XLA if there is no kernel."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def _lower_elsewhere(ctx: Any, *operands: Any, batched: Batched) -> Any:
 
 
 def _lowered(rule: Callable[..., list[Any]], why: str | None, ctx: Any, operands: Any, batched: Batched) -> Any:
-    """The call in a form; `why` there is no kernel, which an explicit choice of kernels does not allow."""
+    """The call by an XLA form. `why`: the reason why there is no kernel, which is an error if the caller asked for
+    one."""
     if why and batched.implementation == "kernel":
         raise NotImplementedError(f"batched_matmul: implementation='kernel', but {why}")
     return mlir.lower_fun(partial(rule, batched=batched), multiple_results=True)(ctx, *operands)
@@ -75,14 +76,14 @@ def _kernel_form(*arrays: jax.Array, batched: Batched, platform: str) -> list[ja
     if is_free and _are_faster_by_xla(sums, device):
         for x in chain.from_iterable(sums):
             x.dtypes = None
-    # A kernel applies the epilogue and rounds where the whole sum is one part. Where XLA adds parts or applies the
-    # epilogue, the parts are in the accumulator's dtype until then.
+    # If a sum is one part, its kernel applies the epilogue and rounds. If XLA adds parts or applies the epilogue, the
+    # parts stay in the accumulator's dtype until then.
     finished = [len(parts) == 1 and (parts[0].dtypes is not None or not batched.epilogues) for parts in sums]
     calls: dict[tuple[Any, Any, bool], list[Sum]] = {}
     for out, parts in enumerate(sums):
         dtype = batched.out_dtypes[out] if finished[out] else accumulator(batched.out_dtypes[out])
         for x in parts:
-            if len(parts) > 1:  # the caller guarantees symmetry of the whole sum, not of its parts
+            if len(parts) > 1:  # the caller guarantees that the whole sum is symmetric, not its parts
                 x.terms = [term._replace(symmetric=False) for term in x.terms]
             if x.dtypes is None:
                 (term,) = x.terms
@@ -110,7 +111,7 @@ def _kernel_form(*arrays: jax.Array, batched: Batched, platform: str) -> list[ja
 
 
 def _sums_of_results(operands: Sequence[Any], batched: Batched, platform: str) -> list[list[Sum]]:
-    """The sums that add up to each result, without products that have no elements or no depth.
+    """The partial sums of each result, without products that have no elements or K = 0.
 
     Raises NotImplementedError for a product without a kernel where the caller asks for kernels.
     """
@@ -136,7 +137,7 @@ def _sums_of_results(operands: Sequence[Any], batched: Batched, platform: str) -
 
 
 def _are_faster_by_xla(sums: Sequence[Sequence[Sum]], device: DeviceSpec) -> bool:
-    """Whether the results are few, and single products of a K that the device's rules leave to XLA."""
+    """Whether there are few results, each a single product with a K that the device's rules leave to XLA."""
     rules = device.core_rules
     if rules is None or len(sums) > rules.xla_products:
         return False
@@ -144,7 +145,7 @@ def _are_faster_by_xla(sums: Sequence[Sequence[Sum]], device: DeviceSpec) -> boo
 
 
 def _total(out: int, parts: Sequence[Sum], operands: Sequence[Any], batched: Batched, finished: bool) -> Any:
-    """A result as the sum of its parts, with its epilogue where no kernel has `finished` it; None where a kernel has
+    """A result as the sum of its parts, with its epilogue where no kernel has `finished` it; None if a kernel has
     written it into its window."""
     dtype = batched.out_dtypes[out]
     if parts and parts[0].value is None:
@@ -161,7 +162,7 @@ def _total(out: int, parts: Sequence[Sum], operands: Sequence[Any], batched: Bat
 
 
 def _no_kernel(lhs: Any, rhs: Any, dtype: Any, sizes: TermSizes, precision: Any, kinds: tuple[str, ...]) -> str | None:
-    """Why XLA has to compute this product; None where a kernel can."""
+    """The reason why XLA has to compute this product; None if a kernel can."""
     arithmetic = arithmetic_of(lhs.dtype.name, rhs.dtype.name)
     if arithmetic is None or np.dtype(dtype).name not in arithmetic.results:
         return f"there is no kernel for {lhs.dtype} x {rhs.dtype} -> {dtype}"

@@ -22,8 +22,8 @@ ROW_BYTES: int = _core.VECTOR_LOAD_BYTES
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """The static part of a RaggedArray: a tree, the shapes of its leaves, and the number of elements of which the
-    length of each row is a multiple.
+    """The static part of a RaggedArray: a tree, the shapes of its leaves, and the number of elements to whose multiples
+    rows are padded.
 
     It is part of the key by which jit looks up a program at every call. As it may hold hundreds of shapes, its hash is
     computed once.
@@ -71,7 +71,7 @@ class Members:
 
     @functools.cached_property
     def _padded_pieces(self) -> tuple[np.ndarray, np.ndarray]:
-        """The last 16 bytes of each row that has padding: their number in the buffer, and how many of their elements
+        """The last 16 bytes of each row that has padding: their index in the buffer, and how many of their elements
         belong to the row."""
         numbers, counts = [], []
         for shape, layout in zip(self.shapes, self.layouts, strict=True):
@@ -93,7 +93,7 @@ class Members:
         return self.layouts[index].offset, rows_of(self.shapes[index]) * pitch_of(self.shapes[index], self.multiple)
 
     def mask(self) -> jax.Array | None:
-        """A mask of the buffer's elements that belong to members, or None where there is no padding."""
+        """A mask of the buffer's elements that belong to members, or None if there is no padding."""
         pieces, counts = self._padded_pieces
         if not len(pieces):
             return None
@@ -109,7 +109,7 @@ def members_of(structure: Any, shapes: Sequence[Shape], dtype: Any) -> Members:
 
 
 def row_multiple(dtype: Any) -> int:
-    """A multiple of so many elements is one of ROW_BYTES."""
+    """The number of elements in ROW_BYTES, at least 1."""
     return max(1, ROW_BYTES // int(np.dtype(dtype).itemsize))
 
 

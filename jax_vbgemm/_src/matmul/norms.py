@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_WIDTH = 32  # elements that one level of `run_sums` adds to one sum
+_WIDTH = 32  # elements that one level of `run_sums` adds up
 
 
 def root(x: jax.Array) -> jax.Array:
-    """The square root, with the derivative 0 at 0, as norms need it: a vector times its norm then has the right
-    derivative in the zero vector, where that of jnp.sqrt is NaN."""
+    """The square root with derivative 0 at 0, which norms need: a vector times its norm then has the right derivative
+    at the zero vector, where jnp.sqrt would give NaN."""
     zero = x == 0
     found = jnp.sqrt(jnp.where(zero, jnp.ones_like(x), x))
     return jnp.where(zero, jnp.zeros_like(found), found)

@@ -20,7 +20,7 @@ def checked_implementation(name: str, implementation: Any) -> str | None:
 
 
 def check_options(name: str, precision: Any, preferred: Any) -> None:
-    """ValueError or TypeError where the precision or the preferred element type is unknown."""
+    """ValueError or TypeError if the precision or the preferred element type is unknown."""
     try:
         precision_name(precision)
     except (ValueError, TypeError) as error:
@@ -38,8 +38,8 @@ def result_dtype(lhs: Any, rhs: Any, precision: Any, preferred_element_type: Any
 
 
 def mixed_dtypes(lhs: Any, rhs: Any, precision: Any, preferred_element_type: Any) -> tuple[Any, Any] | None:
-    """For a product of dtypes of which one promotes with no other one, as float8 and int4: a dtype that holds the
-    values of both, and the dtype of the result that jax.lax.dot gives. None for other dtypes."""
+    """For two dtypes of which one does not promote (float8, int4): a dtype that holds the values of both, and the
+    result dtype of jax.lax.dot. None for other dtypes."""
     if lhs == rhs or not any(_widened(dtype) != dtype for dtype in (lhs, rhs)):
         return None
     ones = [jax.ShapeDtypeStruct((1, 1), dtype) for dtype in (lhs, rhs)]

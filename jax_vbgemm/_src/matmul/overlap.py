@@ -1,6 +1,6 @@
 """Whether windows of one buffer have elements in common.
 
-Where the answer depends on the values of symbolic sizes, they count as overlapping.
+If the answer depends on the values of symbolic sizes, they count as overlapping.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from jax_vbgemm._src.util import compat
 
 @functools.lru_cache(maxsize=1024)
 def overlap(layouts: tuple[Layout, ...]) -> tuple[int, int] | None:
-    """The indices of two layouts that have a position in common; None where all layouts are disjoint."""
+    """The indices of two layouts that have a position in common; None if all layouts are disjoint."""
     if not all(layout.is_static for layout in layouts):
         pairs = itertools.combinations(range(len(layouts)), 2)
-        return next((pair for pair in pairs if not _are_certainly_apart(*(layouts[index] for index in pair))), None)
+        return next((pair for pair in pairs if not _are_provably_disjoint(*(layouts[index] for index in pair))), None)
     spans = sorted((x.offset, x.end, index) for index, x in enumerate(layouts) if x.size)
     reaching: list[int] = []  # indices of the layouts whose end lies past the beginning of the current one
     for begin, _, index in spans:
@@ -36,15 +36,15 @@ def covers(layouts: tuple[Layout, ...], elements: int) -> bool:
     return sum(x.size for x in layouts) == elements
 
 
-def _are_certainly_apart(one: Layout, other: Layout) -> bool:
-    """Whether two layouts have no position in common, whatever the values of symbolic sizes."""
+def _are_provably_disjoint(one: Layout, other: Layout) -> bool:
+    """Whether two layouts have no position in common for any values of symbolic sizes."""
     return compat.certainly(lambda: not _overlap_two(one, other))
 
 
 def _overlap_two(one: Layout, other: Layout) -> bool:
     """Whether two layouts have a position in common.
 
-    Where both consist of rows of one pitch and no row crosses a multiple of the pitch, comparing the rows is enough;
+    If both consist of rows of one pitch and no row crosses a multiple of the pitch, comparing the rows is enough;
     otherwise all positions are compared.
     """
     if one.size == 0 or other.size == 0:

@@ -46,8 +46,8 @@ class RaggedArray:
 
     buffer: Any
     members: Members
-    __array_ufunc__ = None  # with a NumPy number on the left, this class does the arithmetic
-    __contains__ = None  # `in` could mean a key or a member, so it is refused
+    __array_ufunc__ = None  # a NumPy scalar on the left leaves the arithmetic to this class
+    __contains__ = None  # `in` could mean a key or a member, so it is not supported
 
     def __init__(self, buffer: Any, members: Members) -> None:
         self.buffer, self.members = buffer, members
@@ -91,14 +91,14 @@ class RaggedArray:
         return jax.tree.map(lambda number: views[number].dense(), numbers)
 
     def view(self, index: int) -> View:
-        """Member number `index` as a view of the buffer; IndexError where there is no such member."""
+        """Member number `index` as a view of the buffer; IndexError if there is no such member."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"RaggedArray: there is no member {index}: it has {len(self)}")
         self.check_buffer()
         return self.members.views(self.buffer)[index]
 
     def check_buffer(self) -> None:
-        """Raises ValueError where the buffer does not have the members' size, as after vmap or scan have stacked it."""
+        """Raises ValueError if the buffer does not have the members' size, as after vmap or scan have stacked it."""
         shape = getattr(self.buffer, "shape", None)
         if shape != (self.members.elements,):
             raise ValueError(
@@ -117,12 +117,12 @@ class RaggedArray:
     def map(self, f: Callable[..., Any], *others: RaggedArray) -> RaggedArray:
         """The elementwise function f applied to all members in one operation.
 
-        f gets the elements of all members as one array. That it treats each of them by itself is for the caller to see
-        to: only the shape of its result is checked, so that jnp.cumsum would sum across members.
+        f gets the elements of all members as one array. The caller must ensure that f treats each element
+        independently: only the shape of its result is checked, so jnp.cumsum would sum across members.
 
         `others` have members of the same shapes, and their elements are the further arguments of f.
 
-        In place of the padding f gets ones, and the padding of the result is zero. Where f changes the dtype, rows are
+        In place of the padding f gets ones, and the padding of the result is zero. If f changes the dtype, rows are
         padded for the new dtype.
 
         Raises:
@@ -176,8 +176,8 @@ class RaggedArray:
         return self.buffer if mask is None else jnp.where(mask, self.buffer, jnp.zeros((), self.dtype))
 
     def member_sums(self, values: jax.Array, indices: Sequence[int] | None = None) -> jax.Array:
-        """The sum of each member's elements of `values`, an array like the buffer with zeros in the padding; for some
-        members, or for all of them."""
+        """The sum of each member's elements of `values`, an array like the buffer with zeros in the padding; for the
+        members at `indices`, or for all."""
         spans = [self.members.span(index) for index in (range(len(self)) if indices is None else indices)]
         starts, lengths = np.array(spans, int).reshape(-1, 2).T
         return run_sums(values, starts, starts + lengths)
@@ -282,7 +282,7 @@ def pack(tree: Any) -> RaggedArray:
 
 
 def packable(name: str, written: str, x: Any) -> jax.Array:
-    """A leaf as an array that a buffer can hold; TypeError where it is none. `name`, `written`: as for `as_array`."""
+    """A leaf as an array that a buffer can hold; TypeError if it is none. `name`, `written`: as for `as_array`."""
     array = dense(x) if is_view(x) else as_array(name, written, x)
     if jnp.issubdtype(array.dtype, jax.dtypes.extended):
         raise TypeError(f"{name}: {written} is {array.dtype}: a buffer holds numbers (jax.random.key_data makes some)")
@@ -291,8 +291,8 @@ def packable(name: str, written: str, x: Any) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="members")
 def _members_of(buffer: Any, members: Members) -> list[jax.Array]:
-    """All members as arrays, by one split: its transpose is one concatenation, where the transpose of each slice would
-    be an array as large as the buffer."""
+    """All members as arrays, by one split: its transpose is one concatenation, whereas the transpose of each slice
+    would be an array as large as the buffer."""
     if not members.shapes:
         return []
     pitches = [pitch_of(shape, members.multiple) for shape in members.shapes]

@@ -1,4 +1,4 @@
-"""What flax.serialization stores of a RaggedArray: its members by their paths in the tree, without the padding.
+"""The flax.serialization state of a RaggedArray: its members by their paths in the tree, without the padding.
 
 A buffer alone would be restored into other members of the same total size without an error.
 """

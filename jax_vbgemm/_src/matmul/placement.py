@@ -27,9 +27,9 @@ class Sum:
     shape: Shape
     dtypes: tuple[Any, Any] | None  # of both factors of each product; None: XLA computes the product
     depth: int  # the total K of the products
-    epilogue: Epilogue | None = None  # what the kernel applies to the sum
+    epilogue: Epilogue | None = None  # the epilogue that the kernel applies to the sum
     window: Window | None = None  # the window of a target into which the kernel writes it; None: an array of its own
-    value: Any = None  # once it is computed, if it is an array of its own
+    value: Any = None  # the result, once it is computed, if it is an array of its own
 
 
 class Use(NamedTuple):
@@ -40,12 +40,12 @@ class Use(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A sum with everything that its descriptors need."""
+    """A sum with all data that its descriptors need."""
 
     sum: Sum
     products: tuple[Address, ...]
     pairs: list[tuple[Use, Use]]  # the factors of each product
-    window: Window | None  # that of the sum; None also where the result is copied into it later
+    window: Window | None  # that of the sum; None also if the result is copied into it later
     source: Use | None
     problem: Problem
 
@@ -53,9 +53,9 @@ class Placed(NamedTuple):
 def place(operands: Sequence[Operand], x: Sum) -> Placed:
     """The sum with as few copies as descriptors need. Its `problem` is one product whose K is that of all terms
     together."""
-    for factor, of_source, window in _attempts(operands, x):
+    for factor, place_source, window in _attempts(operands, x):
         pairs = [(factor(term.lhs), factor(term.rhs)) for term in x.terms]
-        source = None if x.epilogue is None or x.epilogue.source is None else of_source(x.epilogue.source)
+        source = None if x.epilogue is None or x.epilogue.source is None else place_source(x.epilogue.source)
         products = _addressed(operands, x, pairs, source, window)
         if products is not None:
             break
@@ -85,8 +85,8 @@ def layout_of(operands: Sequence[Operand], use: Use) -> Layout:
 def _attempts(
     operands: Sequence[Operand], x: Sum
 ) -> list[tuple[Callable[[int], Use], Callable[[int], Use], Window | None]]:
-    """How factors and the source are read and where the result goes, in the order in which these ways are tried: first
-    without copies, last with a copy of every operand, which descriptors can always express."""
+    """The placements to try for factors, source and result, in order: first without copies, last with a copy of every
+    operand, which descriptors can always express."""
 
     def in_place(index: int) -> Use:
         return Use(index)
@@ -127,7 +127,7 @@ def _problem(operands: Sequence[Operand], x: Sum, products: Sequence[Address]) -
 
     def transposed(side: int) -> bool:
         uses = [(term[side], getattr(term, ("transpose_a", "transpose_b")[side])) for term in x.terms]
-        # transpose flags do not tell along which axis a view is contiguous
+        # for a view, transpose flags do not determine the contiguous axis
         if any(isinstance(operands[index], View) for index, _ in uses):
             return all(place.row_stride < place.col_stride for place in ((p.a, p.b)[side] for p in products))
         return all(flag for _, flag in uses)
@@ -142,6 +142,6 @@ def _problem(operands: Sequence[Operand], x: Sum, products: Sequence[Address]) -
 
 
 def _distances(place: Place) -> tuple[int, ...]:
-    """Where a place's rows begin and how far they are apart, in elements; 1 where no dimension is contiguous."""
+    """The offset of a place's rows and the distance between them, in elements; 1 if no dimension is contiguous."""
     strides = (place.row_stride, place.col_stride)
     return (place.offset, *place.batch_strides, max(strides) if 1 in strides else 1)

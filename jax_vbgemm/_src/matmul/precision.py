@@ -16,8 +16,8 @@ _KNOWN = (
 )
 
 
-# Names that JAX does not have, and what to write for them.
-_MEANT = {
+# Names that JAX does not have, and the names to use instead.
+_SUGGESTIONS = {
     "tf32": "'default' is TF32 on a GPU with tensor cores",
     "tf32x3": "'high' is three TF32 products on a GPU with tensor cores",
     "3xtf32": "'high' is three TF32 products on a GPU with tensor cores",
@@ -44,13 +44,13 @@ _FAST_ACCUMULATION = {
 
 
 def is_of_float8(precision: Any) -> bool:
-    """Whether it is one of the two dot algorithms of 8-bit floats that accumulate in float32."""
+    """Whether it is one of the two dot algorithms for 8-bit floats that accumulate in float32."""
     return isinstance(precision, jax.lax.DotAlgorithmPreset) and precision in _FAST_ACCUMULATION
 
 
 def accumulation_of_float8(precision: Any) -> tuple[Any, bool]:
-    """What a canonical precision says of two 8-bit floats: the precision without JAX's dot algorithms for them, which
-    kernels have, and whether tensor cores may accumulate all of K with fewer bits than float32."""
+    """For two 8-bit floats: the canonical precision with JAX's dot algorithms for them removed, since kernels implement
+    these, and whether tensor cores may accumulate all of K with fewer bits than float32."""
     if is_of_float8(precision):
         return jax.lax.Precision.DEFAULT, _FAST_ACCUMULATION[precision]
     return precision, False
@@ -70,5 +70,5 @@ def precision_name(precision: Any) -> str:
     try:
         return jax.lax.Precision(precision).name.lower()
     except (ValueError, TypeError):
-        meant = _MEANT.get(precision.lower()) if isinstance(precision, str) else None
+        meant = _SUGGESTIONS.get(precision.lower()) if isinstance(precision, str) else None
         raise ValueError(f"precision: unknown name {shown(precision)}; {meant or f'known are {_KNOWN}'}") from None

@@ -48,7 +48,7 @@ class Window(NamedTuple):
 class Target(NamedTuple):
     """An array into which results are written: bound array number `base` with the results' windows overwritten.
 
-    base is None where the windows cover the whole array.
+    base is None if the windows cover the whole array.
     """
 
     shape: Shape
@@ -94,7 +94,7 @@ class Batched(NamedTuple):
 
 
 class TermSizes(NamedTuple):
-    """What a term computes: C (*batch, m, n) = sum over k."""
+    """The sizes of a term C (*batch, m, n) = sum over k."""
 
     batch: Shape
     m: int
@@ -108,7 +108,7 @@ class TermSizes(NamedTuple):
 
 
 def sizes_of(lhs: Shape, rhs: Shape, term: Term) -> TermSizes:
-    """The sizes of one term over operands of these shapes; ValueError where they don't fit."""
+    """The sizes of one term over operands of these shapes; ValueError if they don't fit."""
     m, k = (lhs[-1], lhs[-2]) if term.transpose_a else (lhs[-2], lhs[-1])
     n, rhs_k = (rhs[-2], rhs[-1]) if term.transpose_b else (rhs[-1], rhs[-2])
     if k != rhs_k:
@@ -143,7 +143,7 @@ def _abstract_eval(*arrays: Any, batched: Batched) -> list[Any]:
         factors[term.out] += [lhs, rhs]
     for out, epilogue in enumerate(batched.epilogues):
         factors[out] += [operands[index] for index in epilogue.operands()]
-    factors = [[x.buffer if isinstance(x, View) else x for x in of_out] for of_out in factors]
+    factors = [[x.buffer if isinstance(x, View) else x for x in pair] for pair in factors]
     if not batched.writes:
         return [compat.shaped_array(*result) for result in zip(shapes, out_dtypes, factors, strict=True)]
     results = []

@@ -1,4 +1,4 @@
-"""The operation in jnp: its reference semantics, and the implementation where there is no kernel."""
+"""The operation in jnp: its reference semantics, and the implementation if there is no kernel."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def accumulator(dtype: Any) -> Any:
 def factor(x: jax.Array, wide: Any) -> jax.Array:
     """x in the dtype in which XLA multiplies it: integers and 4-bit floats are converted to the accumulator's dtype.
 
-    XLA's int8 products on GPUs are twice what they should be where K or N is not a multiple of 4 (jaxlib 0.11.2). Its
-    CPU and GPU backends refuse products of 4-bit floats with wider results (jaxlib 0.10.2 to 0.11.2).
+    XLA's int8 products on GPUs are twice the correct value if K or N is not a multiple of 4 (jaxlib 0.11.2). Its CPU
+    and GPU backends refuse products of 4-bit floats with wider results (jaxlib 0.10.2 to 0.11.2).
     """
     return x.astype(wide) if _is_converted(x.dtype) else x
 
@@ -39,7 +39,7 @@ def _is_converted(dtype: Any) -> bool:
 def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: Any) -> jax.Array:
     """One product op(lhs) @ op(rhs) in `dtype`."""
     # Both factors get equal ranks: for some 16-bit factors of different rank, XLA's CPU backend compiles products that
-    # it cannot run (jax 0.11.2).
+    # fail at run time (jax 0.11.2).
     rank = max(lhs.ndim, rhs.ndim)
     lhs, rhs = (x.reshape((*(1,) * (rank - x.ndim), *x.shape)) for x in (lhs, rhs))
     a = jnp.swapaxes(lhs, -1, -2) if term.transpose_a else lhs
@@ -49,7 +49,7 @@ def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: 
         return jnp.matmul(factor(a, wide), factor(b, wide), preferred_element_type=wide).astype(dtype)
     if a.dtype == b.dtype:
         return jnp.matmul(a, b, precision=precision, preferred_element_type=dtype)
-    # A float8 cotangent and its factor: jnp.matmul would promote them, XLA's dot takes them without conversion.
+    # For a float8 cotangent and its factor: jnp.matmul would promote them; XLA's dot takes them without conversion.
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
     axes = tuple(range(rank - 2))

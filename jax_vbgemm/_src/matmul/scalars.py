@@ -1,4 +1,4 @@
-"""Checks alpha and beta: for each result a number known at trace time, or an element of an array."""
+"""Checks alpha and beta: for each result a scalar known at trace time, or an element of an array."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from jax_vbgemm._src.util.arguments import refuse_explicit_axes, shown
 
 
 def scalars(call: Call, option: str, value: Any) -> list[Any]:
-    """One entry for each result: a value that should be a number or an array of rank 0, or a pair (1-D array,
-    index)."""
+    """One entry for each result: a number or an array of rank 0 (not yet checked), or a pair (1-D array, index)."""
     count = len(call.dtypes)
     if is_view(value):
         return _elements(call, option, value)
@@ -87,7 +86,7 @@ def _plain_number(value: Any) -> Any:
 
 
 def _number(value: Any, dtype: Any) -> complex | float:
-    """A number for a result of `dtype`; integers keep all their digits. ValueError where the dtype cannot hold it."""
+    """A number for a result of `dtype`; integers keep all their digits. ValueError if the dtype cannot hold it."""
     if isinstance(value, complex):
         return value
     if jnp.issubdtype(dtype, jnp.inexact):

@@ -86,7 +86,7 @@ def _gathered(call: Call, lhs: FactorTree, rhs: FactorTree, outs: list[int], str
 
 
 def _check_same(call: Call, lhs: FactorTree, rhs: FactorTree, term: int, first: int, result: int) -> None:
-    """Raises where two terms of one result differ in shape or in the dtypes of their factors."""
+    """Raises if two terms of one result differ in shape or in the dtypes of their factors."""
 
     def product(index: int) -> str:
         return f"{lhs.written(index)} x {rhs.written(index)}"

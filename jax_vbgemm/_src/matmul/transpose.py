@@ -34,7 +34,7 @@ def transpose(cotangents: Sequence[Any], *arrays: Any, batched: Batched) -> list
     linear = [ad.is_undefined_primal(array) for array in arrays]
     known = [None if yes else array for array, yes in zip(arrays, linear, strict=True)]
     avals = [array.aval if yes else array for array, yes in zip(arrays, linear, strict=True)]
-    operands, homes = list(arrays), {}
+    operands, destinations = list(arrays), {}
     reads = batched.reads
     if reads:
         operands = [
@@ -43,15 +43,15 @@ def transpose(cotangents: Sequence[Any], *arrays: Any, batched: Batched) -> list
             else windows_of(known, (window,))[0]
             for window in reads
         ]
-        homes = {
+        destinations = {
             index: window
             for index, window in enumerate(reads)
             if linear[window.array] and window.layout != Layout.row_major(avals[window.array].shape)
         }
-    of_results = windows_of(cotangents, batched.writes)
-    of_sums, alphas, of_addends = _through_epilogues(of_results, operands, batched)
+    result_cotangents = windows_of(cotangents, batched.writes)
+    sum_cotangents, alphas, addend_cotangents = _through_epilogues(result_cotangents, operands, batched)
     shapes = [aval.shape for aval in avals]
-    of_factors, in_arrays = _transpose_of_sums(of_sums, alphas, operands, homes, shapes, batched)
+    factor_cotangents, in_arrays = _transpose_of_sums(sum_cotangents, alphas, operands, destinations, shapes, batched)
 
     totals: list[Any] = [in_arrays.get(index) for index in range(len(arrays))]
 
@@ -63,9 +63,9 @@ def transpose(cotangents: Sequence[Any], *arrays: Any, batched: Batched) -> list
             total = jnp.zeros(avals[index].shape, wide) if total is None else total.astype(wide)
             totals[index] = window.layout.add(total, cotangent.astype(wide))
 
-    for index, cotangent in (*of_addends, *enumerate(of_factors)):
+    for index, cotangent in (*addend_cotangents, *enumerate(factor_cotangents)):
         if cotangent is not None:
-            give(reads[index].array if reads else index, cotangent, homes.get(index))
+            give(reads[index].array if reads else index, cotangent, destinations.get(index))
     for index, target in enumerate(batched.targets):
         if target.base is None or not linear[target.base] or isinstance(cotangents[index], ad.Zero):
             continue
@@ -81,7 +81,7 @@ def transpose(cotangents: Sequence[Any], *arrays: Any, batched: Batched) -> list
 
 
 class _Cotangent(NamedTuple):
-    """A sum of products that a cotangent consists of, as the one call computes it."""
+    """A sum of products that is a cotangent, or a part of one; one call computes all of them."""
 
     target: int  # the linear operand
     shape: Shape  # before the operand's broadcast is summed
@@ -93,14 +93,14 @@ def _transpose_of_sums(
     cotangents: Sequence[Any],
     alphas: Sequence[Scalar],
     operands: Sequence[Any],
-    homes: Mapping[int, Window],
+    destinations: Mapping[int, Window],
     shapes: Sequence[Shape],
     batched: Batched,
 ) -> tuple[list[Any], dict[int, jax.Array]]:
     """The cotangents of the operands, or None, and the cotangents of the arrays whose windows are written in place.
 
-    `alphas`: the factor of each result's sum. `homes`: for linear operands that are windows, their windows of arrays of
-    these shapes.
+    `alphas`: the factor of each result's sum. `destinations`: for linear operands that are windows, their windows of
+    arrays with the given shapes.
     """
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     avals = [operand.aval if linear[i] else operand for i, operand in enumerate(operands)]
@@ -113,53 +113,56 @@ def _transpose_of_sums(
             continue
         if linear[term.lhs] and linear[term.rhs]:
             raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
-        lhs, rhs, product, of_sum = _transpose_of_product(
-            term, cotangent, alphas[term.out], operands, avals, of_lhs=linear[term.lhs]
+        lhs, rhs, product, cotangent_sum = _transpose_of_product(
+            term, cotangent, alphas[term.out], operands, avals, for_lhs=linear[term.lhs]
         )
-        out = numbers.setdefault(of_sum, len(numbers))
+        out = numbers.setdefault(cotangent_sum, len(numbers))
         products.append(product._replace(lhs=len(factors), rhs=len(factors) + 1, out=out))
         factors += [lhs, rhs]
 
-    # The kernel rounds to the primal's dtype where an operand has one cotangent. Where several are added, they are in
+    # If an operand has one cotangent, the kernel rounds it to the primal's dtype. If several are added, they stay in
     # the accumulator's dtype until their sum is rounded.
     sums = list(numbers)
-    members = Counter(of_sum.target for of_sum in sums)
-    whole = [of_sum.shape == avals[of_sum.target].shape and members[of_sum.target] == 1 for of_sum in sums]
+    members = Counter(cotangent_sum.target for cotangent_sum in sums)
+    whole = [
+        cotangent_sum.shape == avals[cotangent_sum.target].shape and members[cotangent_sum.target] == 1
+        for cotangent_sum in sums
+    ]
     multiplied: list[set[Any]] = [set() for _ in sums]
     for product in products:
         multiplied[product.out] |= {factors[product.lhs].dtype, factors[product.rhs].dtype}
     dtypes = []
-    for of_sum, is_whole, of_out in zip(sums, whole, multiplied, strict=True):
-        dtype = avals[of_sum.target].dtype
-        final = is_whole and of_sum.wide == accumulator(dtype)
-        dtypes.append(dtype if final and of_out == {dtype} else of_sum.wide)
+    for cotangent_sum, is_whole, factor_dtypes in zip(sums, whole, multiplied, strict=True):
+        dtype = avals[cotangent_sum.target].dtype
+        final = is_whole and cotangent_sum.wide == accumulator(dtype)
+        dtypes.append(dtype if final and factor_dtypes == {dtype} else cotangent_sum.wide)
     in_place = _in_place(
         {
-            out: homes[of_sum.target]
-            for out, of_sum in enumerate(sums)
-            if of_sum.target in homes and whole[out] and dtypes[out] == avals[of_sum.target].dtype
+            out: destinations[cotangent_sum.target]
+            for out, cotangent_sum in enumerate(sums)
+            if cotangent_sum.target in destinations and whole[out] and dtypes[out] == avals[cotangent_sum.target].dtype
         }
     )
     written = sorted({window.array for window in in_place.values()})
     writes: list[Window] = []
     targets: list[Target] = []
     if in_place:
-        writes, targets = _homes_of_results(
-            in_place, written, [of_sum.shape for of_sum in sums], dtypes, shapes, factors
+        writes, targets = _result_destinations(
+            in_place, written, [cotangent_sum.shape for cotangent_sum in sums], dtypes, shapes, factors
         )
     form = batched._replace(
         terms=tuple(products),
         out_dtypes=tuple(dtypes),
-        epilogues=tuple(Epilogue(of_sum.alpha) for of_sum in sums),
+        epilogues=tuple(Epilogue(cotangent_sum.alpha) for cotangent_sum in sums),
         reads=(),
         writes=tuple(writes),
         targets=tuple(targets),
     )
     values = contract(factors, form)
     results: list[Any] = [None] * len(operands)
-    alone = [of_sum for out, of_sum in enumerate(sums) if out not in in_place]
-    for of_sum, value in zip(alone, values[len(written) :], strict=True):
-        target = of_sum.target
+    alone = [cotangent_sum for out, cotangent_sum in enumerate(sums) if out not in in_place]
+    for cotangent_sum, value in zip(alone, values[len(written) :], strict=True):
+        target = cotangent_sum.target
         value = sum_broadcast(value, avals[target].shape)
         if members[target] > 1:
             value = _as(value, accumulator(avals[target].dtype))
@@ -169,19 +172,19 @@ def _transpose_of_sums(
 
 
 def _transpose_of_product(
-    term: Term, cotangent: Any, alpha: Scalar, operands: Sequence[Any], avals: Sequence[Any], *, of_lhs: bool
+    term: Term, cotangent: Any, alpha: Scalar, operands: Sequence[Any], avals: Sequence[Any], *, for_lhs: bool
 ) -> tuple[Any, Any, Term, _Cotangent]:
     """The product that is the cotangent of one factor of a term: its two factors, their term (numbered 0 and 1), and
     the sum that it belongs to."""
-    target, other = (term.lhs, term.rhs) if of_lhs else (term.rhs, term.lhs)
+    target, other = (term.lhs, term.rhs) if for_lhs else (term.rhs, term.lhs)
     dc, x = cotangent, operands[other]
     as_xla = _only_xla(avals[term.lhs].dtype, avals[term.rhs].dtype, cotangent.dtype)
     if not as_xla:
         dc, x = _multiplicable(dc, x)
-    # In the accumulator's dtype, so that it is rounded once.
+    # Computed in the accumulator's dtype, so that it is rounded once.
     wide = dc.dtype if as_xla or jnp.issubdtype(dc.dtype, jnp.complexfloating) else accumulator(avals[target].dtype)
     a, b = term.transpose_a, term.transpose_b
-    if of_lhs:
+    if for_lhs:
         lhs, rhs, product = (x, dc, Term(0, 1, 0, b, True)) if a else (dc, x, Term(0, 1, 0, False, not b))
     else:
         lhs, rhs, product = (dc, x, Term(0, 1, 0, True, a)) if b else (x, dc, Term(0, 1, 0, not a, False))
@@ -190,7 +193,7 @@ def _transpose_of_product(
     return lhs, rhs, product, _Cotangent(target, shape, wide, alpha)
 
 
-def _homes_of_results(
+def _result_destinations(
     in_place: Mapping[int, Window],
     written: Sequence[int],
     result_shapes: Sequence[Shape],
@@ -198,8 +201,8 @@ def _homes_of_results(
     shapes: Sequence[Shape],
     factors: list[Any],
 ) -> tuple[list[Window], list[Target]]:
-    """The windows and targets of a call of which some results are written into windows of the arrays `written`, which
-    are zero elsewhere; each other result has a target of its own, behind these.
+    """The windows and targets of a call that writes some results into windows of the arrays `written`, which are zero
+    elsewhere; each other result has a target of its own, after these.
 
     `shapes`: of all arrays. The bases of targets become the last factors.
     """
@@ -219,19 +222,19 @@ def _homes_of_results(
     return writes, targets
 
 
-def _in_place(homes: Mapping[int, Window]) -> dict[int, Window]:
+def _in_place(destinations: Mapping[int, Window]) -> dict[int, Window]:
     """The windows that remain when one window of each overlapping pair is left out."""
     kept: dict[int, Window] = {}
-    for array in sorted({window.array for window in homes.values()}):
-        of_array = [(out, w) for out, w in homes.items() if w.array == array and w.layout.is_injective()]
-        while found := overlap(tuple(window.layout for _, window in of_array)):
-            del of_array[found[1]]
-        kept |= dict(of_array)
+    for array in sorted({window.array for window in destinations.values()}):
+        array_windows = [(out, w) for out, w in destinations.items() if w.array == array and w.layout.is_injective()]
+        while found := overlap(tuple(window.layout for _, window in array_windows)):
+            del array_windows[found[1]]
+        kept |= dict(array_windows)
     return kept
 
 
 def _multiplicable(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Both factors in dtypes that can be multiplied: unchanged where there is a kernel for the pair, else both in the
+    """Both factors in dtypes that can be multiplied: unchanged if there is a kernel for the pair, else both in the
     dtype that holds the numbers of both, or in the accumulator's dtype where neither does."""
     if x.dtype == y.dtype or arithmetic_of(x.dtype.name, y.dtype.name):
         return x, y
@@ -252,8 +255,8 @@ def _only_xla(lhs: Any, rhs: Any, result: Any) -> bool:
 
 def _as(x: jax.Array, dtype: Any) -> jax.Array:
     """x in another dtype; the real part where x is complex and the dtype is real."""
-    of_real = jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating)
-    return (jnp.real(x) if of_real else x).astype(dtype)
+    to_real = jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating)
+    return (jnp.real(x) if to_real else x).astype(dtype)
 
 
 def _through_epilogues(
@@ -267,9 +270,9 @@ def _through_epilogues(
     if not batched.epilogues:
         return cotangents, [1] * len(cotangents), []
     linear = [ad.is_undefined_primal(operand) for operand in operands]
-    of_sums = list(cotangents)
+    sum_cotangents = list(cotangents)
     alphas: list[Scalar] = [1] * len(cotangents)
-    of_addends: list[tuple[int, jax.Array]] = []
+    addend_cotangents: list[tuple[int, jax.Array]] = []
     for out, (cotangent, epilogue) in enumerate(zip(cotangents, batched.epilogues, strict=True)):
         if isinstance(cotangent, ad.Zero):
             continue
@@ -280,14 +283,14 @@ def _through_epilogues(
         known = {index: dense(operands[index]) for index in epilogue.scalars}
         if isinstance(epilogue.alpha, tuple):
             alpha = scalar_value(epilogue.alpha, known, wide)
-            of_sums[out] = alpha * dense(cotangent).astype(wide)
+            sum_cotangents[out] = alpha * dense(cotangent).astype(wide)
         else:
             alphas[out] = epilogue.alpha
         for index, factor in ((epilogue.source, epilogue.beta), (epilogue.bias, 1)):
             if index is not None and linear[index]:
                 value = scaled(scalar_value(factor, known, wide), dense(cotangent).astype(wide))
-                of_addends.append((index, sum_broadcast(value, operands[index].aval.shape)))
-    return of_sums, alphas, of_addends
+                addend_cotangents.append((index, sum_broadcast(value, operands[index].aval.shape)))
+    return sum_cotangents, alphas, addend_cotangents
 
 
 def sum_broadcast(value: jax.Array, shape: Shape) -> jax.Array:

@@ -31,7 +31,7 @@ class View:
     Raises:
       ValueError: the window reaches past the buffer, a size, stride or the offset is negative, or `strides` don't have
         the form of `shape`.
-      TypeError: `buffer` is not a jax.Array, or a size, stride or the offset is no integer.
+      TypeError: `buffer` is not a jax.Array, or a size, stride or the offset is not an integer.
 
     Examples:
       The four 2 x 2 blocks on the diagonal of an 8 x 8 matrix:
@@ -52,7 +52,7 @@ class View:
 
     buffer: Any
     layout: Layout
-    elements: int  # the buffer's size when the view was made; vmap and scan may stack buffers
+    elements: int  # the buffer's size at the view's creation; vmap and scan may stack buffers
 
     def __init__(self, buffer: Any, shape: Any, strides: Any = None, offset: Any = 0) -> None:
         self.buffer = _checked_buffer("View", "buffer", buffer)
@@ -63,7 +63,8 @@ class View:
 
     @classmethod
     def of(cls, x: Any, pattern: str, *, window: Any = None, **sizes: int) -> View:
-        """A view of x by an einops pattern: "node (mul c) -> (node c) mul", with the sizes that x does not tell.
+        """A view of x by an einops pattern: "node (mul c) -> (node c) mul", with the sizes that x's shape does not
+        determine.
 
         Args:
           x: the array whose axes the left side names.
@@ -141,7 +142,7 @@ class View:
         return View.with_layout(self.buffer, self.layout.transpose(axes))
 
     def misfit(self) -> str | None:
-        """Why the view does not fit its buffer; None where it fits."""
+        """The reason why the view does not fit its buffer; None if it fits."""
         end, found = self.layout.end, self.buffer.size
         if not compat.certainly(lambda: end <= found):
             return f"its last element is number {end - 1} of a buffer of {found} elements"
@@ -180,7 +181,7 @@ def is_view(x: Any) -> bool:
 
 
 def as_operand(name: str, written: str, value: Any) -> Operand:
-    """The value as an array or a view; ValueError where a view does not fit its buffer, TypeError where the value is
+    """The value as an array or a view; ValueError if a view does not fit its buffer, TypeError if the value is
     neither array nor view. `name`, `written`: as for `as_array`."""
     if not isinstance(value, View):
         return as_array(name, written, value)
@@ -197,10 +198,10 @@ def dense(x: Any) -> jax.Array:
 
 
 def _checked_buffer(name: str, argument: str, buffer: Any) -> jax.Array:
-    """The buffer; TypeError where it is not a jax.Array."""
+    """The buffer; TypeError if it is not a jax.Array."""
     if isinstance(buffer, View):
         raise TypeError(f"{name}: {argument} is a View already: take its buffer, or its dense() as an array of its own")
     if not isinstance(buffer, jax.Array):
-        # A NumPy array would be converted to another buffer for each of its views.
+        # Each view of a NumPy array would convert it to a new buffer.
         raise TypeError(f"{name}: {argument} must be a jax.Array, as jnp.asarray makes one, but is {shown(buffer)}")
     return buffer

@@ -100,7 +100,7 @@ def _shown(name: str, sizes: Mapping[str, int]) -> str:
 
 
 def _names(side: str) -> list[tuple[str, ...]] | None:
-    """The names of each axis; None where the text is not a list of names."""
+    """The names of each axis; None if the text is not a list of names."""
     groups = re.findall(r"\(\s*[^()]*\)|[^\s()]+", side)
     if re.sub(r"\s", "", "".join(groups)) != re.sub(r"\s", "", side) or side.count("(") != side.count(")"):
         return None

@@ -1,5 +1,5 @@
-"""The primitive's rule for vmap: the mapped axis becomes the first batch dimension, which a kernel sees as a count and
-a stride."""
+"""The primitive's rule for vmap: the mapped axis becomes the first batch dimension, which a kernel receives as a count
+and a stride."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _mapped_targets(
     is_mapped: Sequence[bool],
     factors: list[Any],
 ) -> tuple[list[Window], list[Target]]:
-    """The windows and targets under vmap, of which some targets are mapped; their bases become the last factors.
+    """The windows and targets under vmap, if some targets are mapped; their bases become the last factors.
 
     A base that is not mapped, of a target that is, is broadcast. Mapped arrays have their mapped axis first.
     """

@@ -27,7 +27,7 @@ def gated_dot(
 ) -> jax.Array:  # fmt: skip
     """activation(lhs @ gate) * (lhs @ up) of each group: SwiGLU, GeGLU.
 
-    Where both weights lie side by side and the epilogue has the activation, `ragged_dot` with `gated`. Otherwise one
+    If both weights lie side by side and the epilogue has the activation, `ragged_dot` with `gated`. Otherwise one
     `ragged_dot` for each array of weights, two for each adapter, and XLA the rest, in float32 for 16-bit results.
 
     >>> import jax.numpy as jnp
@@ -73,7 +73,7 @@ def gated_dot(
         raise ValueError(f"{name}: rhs[0] is {weights[0].shape} but rhs[1] is {weights[1].shape}: they must be equal")
     if not pair and width % 2:
         raise ValueError(f"{name}: rhs is {weights[0].shape}: gate and up lie side by side, but {width} is odd")
-    # Each array has its own sums of gradients, or scales.
+    # Each array has its own gradient sums or scales.
     apart = pair and (options.get("rhs_gradient") is not None or any(isinstance(array, Scaled) for array in weights))
     rhs = tuple(weights) if pair else weights[0]
     if pair and not apart and options.get("bias") is not None:
@@ -109,8 +109,8 @@ def gated_dot(
             for part, (argument, adapter) in zip(parts, adapters, strict=True)
         ]
     if not pair:
-        both = parts[0]
-        parts = [both[:, ::2], both[:, 1::2]] if interleaved else jnp.split(both, 2, axis=-1)
+        gate_and_up = parts[0]
+        parts = [gate_and_up[:, ::2], gate_and_up[:, 1::2]] if interleaved else jnp.split(gate_and_up, 2, axis=-1)
     factors = [part.astype(wide) for part in parts]
     if gate is None:
         hidden = gated_product(partial(applied, name, "activation", function, defined=defined), *factors)
@@ -122,7 +122,7 @@ def gated_dot(
 
 
 def applied(name: str, what: str, function: Any, *values: jax.Array, defined: jax.Array | None = None) -> jax.Array:
-    """function(*values), of the shape and dtype of the first one; ValueError where it cannot be.
+    """function(*values), with the shape and dtype of the first value; ValueError if that is not possible.
 
     defined: which rows are defined, where not all are. In the others, values and the function's cotangent are zeros:
     gradients of what the function depends on besides its arguments are sums over all rows.
@@ -141,7 +141,7 @@ def applied(name: str, what: str, function: Any, *values: jax.Array, defined: ja
 
 
 def clamped_swiglu(gate: jax.Array, up: jax.Array, *, limit: float = 7.0, alpha: float = 1.702) -> jax.Array:
-    """The gate of gpt-oss: (up + 1) gate sigmoid(alpha gate), of a gate of at most `limit` and up within +-limit.
+    """The gate of gpt-oss: (up + 1) gate sigmoid(alpha gate), with gate clipped to at most `limit` and up to +-limit.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb

@@ -47,7 +47,7 @@ def dispatch(x: Any, routing: Routing) -> jax.Array:
 
 
 def _tokens(name: str, x: Any, routing: Routing) -> jax.Array:
-    """x as an array; ValueError where it does not hold the tokens of a routing."""
+    """x as an array; ValueError if it does not hold the tokens of a routing."""
     array = unsharded_array(name, "x", x)
     tokens = routing.slots.shape[0]
     if array.ndim != 2 or array.shape[0] != tokens:
@@ -135,8 +135,8 @@ def expert_mlp(
       x: (tokens, d).
       gate_up: (experts, d, 2 f), the gate before the up-projection, or the pair of both, each (experts, d, f); without
         `gated` (experts, d, f).
-      down: (experts, f, n). Weights may be `Scaled`, which `ragged_dot` says how it multiplies: to answer few tokens,
-        in 8 bits with `transpose_rhs`.
+      down: (experts, f, n). Weights may be `Scaled`, as described for `ragged_dot`: for few tokens, use 8 bits with
+        `transpose_rhs`.
       routing: the routing of these tokens to these experts.
       activation: as for `gated_dot`; without `gated` that of x gate_up[e], or None.
       gate, interleaved: as for `gated_dot`.
@@ -149,7 +149,7 @@ def expert_mlp(
         (experts, rank, out), whatever the layout of the weights; for a pair gate_up the first one is a pair of these.
         Experts have the weights w[e] + lora_scale a[e] b[e], which are not computed: each adapter is two products. The
         gradients of the weights cost nothing where only adapters are differentiated. With an adapter of gate_up the
-        gate is no part of the product.
+        gate is not a part of the product.
       lora_scale: a factor of all adapters, such as alpha / rank; it may be traced.
       gradients: a pair of `jax.Ref`, of the shapes of gate_up and of down, in float32 for 16-bit weights: a gradient
         with respect to them adds to these, in its kernels where they can (the rhs_gradient of both products; see
@@ -162,7 +162,7 @@ def expert_mlp(
       cotangents: with `quantized`: "float8_e5m2", which has the greater range, or "float8_e4m3fn".
       wgrad: with `quantized`: the factors of the gradients of weights, "float8", with a scale for each 128 x 128 of
         them, or "wide", in x's dtype.
-      mesh_axis: the axis of the enclosing shard_map along which the experts are divided, or a tuple of axes; None where
+      mesh_axis: the axis of the enclosing shard_map along which the experts are divided, or a tuple of axes; None if
         each device has all experts. With n devices along the axis, device i has the weights of the experts
         [i experts / n, (i + 1) experts / n), and x and routing are of its own tokens, as many on every device. There is
         no capacity and no token is dropped.
@@ -185,8 +185,8 @@ def expert_mlp(
       ValueError: shapes don't fit, or mesh_axis is not an axis of the enclosing shard_map or does not divide the
         experts, or exchange is unknown, or chunks is below 1, or either is given without mesh_axis, or a gate or
         interleaved columns are given without `gated`; otherwise as `ragged_dot`.
-      TypeError: gradients is no pair of Refs, chunks no integer, or bias, lora, an adapter or a tuple transpose_rhs is
-        no pair.
+      TypeError: gradients is not a pair of Refs, chunks is not an integer, or bias, lora, an adapter or a tuple
+        transpose_rhs is not a pair.
     """
     name = "expert_mlp"
     pair = isinstance(gate_up, tuple | list)
@@ -203,8 +203,8 @@ def expert_mlp(
         raise ValueError(
             f"{name}: exchange is {exchange!r} and chunks is {chunks}, but without mesh_axis nothing is exchanged"
         )
-    of_pair = ["gate_up[0]", "gate_up[1]"] if pair else ["gate_up"]
-    for argument, array in zip([*of_pair, "down"], [*weights, down], strict=True):
+    pair_names = ["gate_up[0]", "gate_up[1]"] if pair else ["gate_up"]
+    for argument, array in zip([*pair_names, "down"], [*weights, down], strict=True):
         if array.ndim != 3 or array.shape[0] != experts:
             where = "" if axes is None else f" on each of {axes.size} devices"
             raise ValueError(
@@ -227,15 +227,15 @@ def expert_mlp(
             f"{name}: gate_up is {shapes} but down is {down.shape}: gate_up must be (experts, {first_shape}) and down "
             f"(experts, {second_shape})"
         )
-    # On the devices of experts, the tokens of all devices have choices, of which only those of the device's own experts
-    # are rows with weights.
+    # On a device with experts, the choices of all devices' tokens are rows, but only those for the device's own experts
+    # have weights.
     rest = {"undefined_rest": axes is not None}
     options: dict[str, Any] = {"precision": precision, "implementation": implementation, **rest}
     first, second = options | {"transpose_rhs": transposes[0]}, options | {"transpose_rhs": transposes[1]}
     if bias is not None:
         first["bias"], second["bias"] = pair_of(name, "bias", bias, OF_BOTH_PRODUCTS)
-    of_gate_up, of_down = (None, None) if lora is None else pair_of(name, "lora", lora, OF_BOTH_PRODUCTS)
-    experts_8 = None
+    gate_up_lora, down_lora = (None, None) if lora is None else pair_of(name, "lora", lora, OF_BOTH_PRODUCTS)
+    quantized_experts = None
     if quantized is not None:
         if any(isinstance(array, Scaled) for array in (*weights, down)):
             raise ValueError(
@@ -252,50 +252,50 @@ def expert_mlp(
             raise ValueError(f"{name}: cotangents is {cotangents!r}: it must be one of {', '.join(COTANGENTS)}")
         if wgrad not in WGRAD:
             raise ValueError(f"{name}: wgrad is {wgrad!r}: it must be one of {', '.join(WGRAD)}")
-        experts_8 = checked_experts(name, quantized, weights[0], down)
+        quantized_experts = checked_experts(name, quantized, weights[0], down)
     if gradients is not None:
         _check_gradients(name, gradients, weights, down, x, pair)
         first["rhs_gradient"], second["rhs_gradient"] = gradients
 
     def contributions(x: jax.Array, routing: Routing, wide: bool) -> jax.Array:
-        """What the experts add to each token, (tokens, n), in the accumulator's dtype if `wide`."""
-        if experts_8 is not None:
+        """The experts' contribution to each token, (tokens, n), in the accumulator's dtype if `wide`."""
+        if quantized_experts is not None:
             assert known is not None
             return quantized_mlp(
-                x, weights[0], down, experts_8, routing, accumulator(x.dtype) if wide else x.dtype, activation=known,
-                cotangents=cotangents, wgrad=wgrad, implementation=implementation,
+                x, weights[0], down, quantized_experts, routing, accumulator(x.dtype) if wide else x.dtype,
+                activation=known, cotangents=cotangents, wgrad=wgrad, implementation=implementation,
             )  # fmt: skip
         defined = None
         if axes is not None:
             defined = rows_with_weights(routing.group_sizes, None, routing.order.shape[0], experts)
-        # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
-        of_rows = first | {"gather": (routing.rows, routing.slots)}
-        # Where nothing is added to the second product, each row is multiplied by its probability in the first product's
-        # epilogue: the gradient of a probability then follows from features that the gradient of `down` needs anyway,
-        # and results of experts are neither kept nor read for it.
-        weighs_results = bias is not None or not gated
-        if not weighs_results:
-            of_rows["row_scale"] = factors_of_rows(routing).astype(accumulator(x.dtype))
+        # Without derivatives, tokens are not copied if the kernel reads rows by index.
+        row_options = first | {"gather": (routing.rows, routing.slots)}
+        # For gated experts without a bias, each row is multiplied by its probability in the first product's epilogue:
+        # the gradient of a probability then follows from features that the gradient of `down` needs anyway, and results
+        # of experts are neither kept nor read for it.
+        scales_results = bias is not None or not gated
+        if not scales_results:
+            row_options["row_scale"] = factors_of_rows(routing).astype(accumulator(x.dtype))
         if gated:
             weight = tuple(weights) if pair else weights[0]
             hidden = gated_dot(
                 x, weight, routing.group_sizes, activation=activation, gate=gate, interleaved=interleaved,
-                lora=of_gate_up, lora_scale=lora_scale, **of_rows,
+                lora=gate_up_lora, lora_scale=lora_scale, **row_options,
             )  # fmt: skip
         else:
             name_of_activation, function = resolve_activation(name, activation)
-            in_kernel = name_of_activation if of_gate_up is None else None
-            product = ragged_dot(x, weights[0], routing.group_sizes, activation=in_kernel, **of_rows)
+            in_kernel = name_of_activation if gate_up_lora is None else None
+            product = ragged_dot(x, weights[0], routing.group_sizes, activation=in_kernel, **row_options)
             hidden = with_adapter(
-                name, "lora[0]", product, of_gate_up, lora_scale, x, routing.group_sizes, of_rows, defined
+                name, "lora[0]", product, gate_up_lora, lora_scale, x, routing.group_sizes, row_options, defined
             )
             if in_kernel is None and function is not None:
                 hidden = applied(name, "activation", function, hidden, defined=defined)
             hidden = hidden.astype(product.dtype)
         product = ragged_dot(hidden, down, routing.group_sizes, **second)
-        y = with_adapter(name, "lora[1]", product, of_down, lora_scale, hidden, routing.group_sizes, second, defined)
+        y = with_adapter(name, "lora[1]", product, down_lora, lora_scale, hidden, routing.group_sizes, second, defined)
         y = y.astype(product.dtype)
-        if weighs_results:
+        if scales_results:
             result = _combined(y, routing, **rest)
             return result if wide else result.astype(y.dtype)
         return summed(y.astype(accumulator(y.dtype)) if wide else y, routing, **rest)
@@ -304,7 +304,8 @@ def expert_mlp(
         return contributions(x, routing, wide=False)
     dtype = x.dtype
     for array in (weights[0], down):
-        if experts_8 is None and not isinstance(array, Scaled):  # products with a Scaled have the dtype of their rows
+        # Products with a Scaled have the dtype of their rows.
+        if quantized_experts is None and not isinstance(array, Scaled):
             rows = jax.ShapeDtypeStruct((), dtype)
             dtype = dtypes_of_product(rows, array, canonical_precision(precision))[1]
     results = down.shape[1 if transposes[1] else 2]

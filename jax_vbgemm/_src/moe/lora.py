@@ -1,4 +1,4 @@
-"""Low-rank adapters of experts' weights: products with w[e] + scale a[e] b[e], without this sum."""
+"""Low-rank adapters of experts' weights: products with w[e] + scale a[e] b[e], without forming this sum."""
 
 from __future__ import annotations
 

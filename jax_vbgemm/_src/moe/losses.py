@@ -36,7 +36,7 @@ def have_experts(routing: Routing) -> jax.Array:
 def load_balance_loss(
     logits: Any, routing: Routing, *, scores: Scores = "softmax", sequences: int | None = None, axis_name: Any = None
 ) -> jax.Array:
-    """The auxiliary loss that spreads tokens over experts: experts * sum over e of f[e] p[e], 1 where all are equal.
+    """The auxiliary loss that spreads tokens over experts: experts * sum over e of f[e] p[e], 1 if all are equal.
 
     f[e] is the fraction of choices that fall on expert e (without derivative), p[e] its mean score over all tokens,
     each token's scores divided by their sum. This is the loss of Switch Transformer with all k choices counted. Tokens
@@ -52,7 +52,7 @@ def load_balance_loss(
       logits: (tokens, experts), the logits that were given to `route`.
       routing: the routing that `route` returned.
       scores: as for `route`.
-      sequences: the tokens are so many sequences of equal length, one after the other, and the loss is the mean of
+      sequences: the tokens are this many sequences of equal length, one after the other, and the loss is the mean of
         their losses (the sequence-wise loss of DeepSeek-V3) over those that have tokens with experts. None:
         all tokens are one batch.
       axis_name: the axes of the enclosing shard_map, pmap or vmap along which the batch is divided: f and p are those
@@ -60,7 +60,7 @@ def load_balance_loss(
         `jax.lax.pmean`.
 
     Returns:
-      (), in float32, or float64 for float64 logits; 0 where there are no tokens.
+      (), in float32, or float64 for float64 logits; 0 if there are no tokens.
 
     Raises:
       ValueError: the shapes don't fit, sequences does not divide the tokens, or it is given with axis_name.
@@ -84,16 +84,16 @@ def load_balance_loss(
     parts = 1 if sequences is None else int(sequences)
     counts = have_experts(routing)
     logits = without_padding(logits, counts)
-    # The softmax of the scores' logarithms: the scores divided by their sum, also where all are tiny.
-    of_token = jax.nn.softmax(log_scores(logits.astype(wide), scores), axis=-1)
-    of_token = jnp.where(counts[:, None], of_token, jnp.zeros((), wide))
+    # The softmax of the scores' logarithms: the scores divided by their sum, also if all are tiny.
+    token_probabilities = jax.nn.softmax(log_scores(logits.astype(wide), scores), axis=-1)
+    token_probabilities = jnp.where(counts[:, None], token_probabilities, jnp.zeros((), wide))
     if parts == 1:
         choices = routing.group_sizes[None]
     else:
         sequence = jnp.arange(tokens, dtype=jnp.int32)[:, None] // (tokens // parts)
         key = jnp.where(routing.experts >= 0, sequence * count + routing.experts, parts * count)
         choices = jnp.zeros((parts * count + 1,), jnp.int32).at[key].add(1)[:-1].reshape(parts, count)
-    sums = of_token.reshape(parts, tokens // parts, count).sum(axis=1)
+    sums = token_probabilities.reshape(parts, tokens // parts, count).sum(axis=1)
     number = counts.reshape(parts, -1).sum(axis=1, dtype=jnp.int32)
     if axis_name is not None:
         choices, sums, number = (jax.lax.psum(x, axis_name) for x in (choices, sums, number))
@@ -117,7 +117,7 @@ def router_z_loss(logits: Any, routing: Routing | None = None) -> jax.Array:
       routing: the routing of these tokens, if some may have no expert: they don't count.
 
     Returns:
-      (), in float32, or float64 for float64 logits; 0 where there are no tokens.
+      (), in float32, or float64 for float64 logits; 0 if there are no tokens.
 
     Raises:
       ValueError: logits is not (tokens, experts), or the routing is of another number of tokens.

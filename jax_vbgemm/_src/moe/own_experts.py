@@ -1,7 +1,7 @@
 """Experts divided among devices: tokens go to the devices of their experts, and contributions of experts come back.
 
-Each exchange gives an `OnOwners`: the tokens or rows that a device has received, their routing to its experts, and a
-function that brings its contributions to them to the tokens' devices and adds them there.
+Each exchange gives an `OwnerExchange`: the tokens or rows that a device has received, their routing to its experts, and
+a function that sends its experts' contributions back to the tokens' devices and adds them there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def over_devices(
     contributions: Contributions, x: jax.Array, routing: Routing, results: Any, dtype: Any, axes: MeshAxes,
     exchange: str | None, chunks: int,
 ) -> jax.Array:  # fmt: skip
-    """The sums of the experts' contributions to this device's tokens, (tokens, results), of a dtype.
+    """The sums of the experts' contributions to this device's tokens, (tokens, results), in `dtype`.
 
     contributions: from (x, routing, wide) to what this device's experts add to tokens, (tokens, results), of `dtype`,
     or of the accumulator's dtype if `wide`. exchange: None for the cheapest. chunks: of the tokens.
@@ -40,9 +40,9 @@ def over_devices(
         traffic = traffic_of_tokens(tokens, x.shape[1], results, k, axes.size, *sizes)
         exchange = choose(traffic, traced_target()).exchange
     bounds = [(tokens * i // chunks, tokens * (i + 1) // chunks) for i in range(chunks)]
-    # All are sent before the first product, so that none waits for the products of another one.
-    sent = [on_owners(exchange, *_part(x, routing, *part, chunks), dtype, axes) for part in bounds]
-    sums = [part.added(contributions(part.x, part.routing, part.wide)) for part in sent]
+    # All chunks are sent before the first product, so that no exchange waits for another chunk's products.
+    exchanges = [start_exchange(exchange, *_part(x, routing, *part, chunks), dtype, axes) for part in bounds]
+    sums = [part.added(contributions(part.x, part.routing, part.wide)) for part in exchanges]
     return sums[0] if chunks == 1 else jnp.concatenate(sums)
 
 
@@ -55,15 +55,15 @@ def _part(x: jax.Array, routing: Routing, start: int, stop: int, chunks: int) ->
 
 
 def check_chunks(name: str, chunks: Any) -> None:
-    """TypeError or ValueError where `chunks` is no positive integer."""
+    """TypeError or ValueError if `chunks` is not a positive integer."""
     if not is_integer(chunks):
         raise TypeError(f"{name}: chunks must be an integer, not {chunks!r}")
     if chunks < 1:
         raise ValueError(f"{name}: chunks is {chunks}: it must be at least 1")
 
 
-class OnOwners(NamedTuple):
-    """What a device computes with its own experts.
+class OwnerExchange(NamedTuple):
+    """The input of a device's own experts: rows or tokens and their routing.
 
     x: (tokens, d) that were received. routing: of these to the device's experts. wide: whether the contributions to
     each of them have to be of the accumulator's dtype. added: from the contributions (tokens, n) to the sums for the
@@ -76,18 +76,19 @@ class OnOwners(NamedTuple):
     added: Callable[[jax.Array], jax.Array]
 
 
-def on_owners(exchange: str, x: jax.Array, routing: Routing, dtype: Any, axes: MeshAxes) -> OnOwners:
-    """This device's tokens and their routing to all experts, exchanged by one of `EXCHANGES`; `dtype`: of the sums."""
+def start_exchange(exchange: str, x: jax.Array, routing: Routing, dtype: Any, axes: MeshAxes) -> OwnerExchange:
+    """This device's tokens and their routing to all experts, exchanged by one of `EXCHANGES`; `dtype`: the sums'
+    dtype."""
     own = routing.group_sizes.shape[0] // axes.size
     if exchange == "ragged_all_to_all":
         return _by_rows(x, routing, own, axes)
-    received, local = axes.gathered(x), routed_to_own(routing, own, axes)
+    received, local = axes.gathered(x), owner_routing(routing, own, axes)
     if exchange == "all_gather":
-        return OnOwners(received, local, True, lambda y: axes.summed_parts(y).astype(dtype))
-    return OnOwners(received, local, False, partial(_added_at_home, axes))
+        return OwnerExchange(received, local, True, lambda y: axes.summed_parts(y).astype(dtype))
+    return OwnerExchange(received, local, False, partial(_add_on_source, axes))
 
 
-def routed_to_own(routing: Routing, own: int, axes: MeshAxes) -> Routing:
+def owner_routing(routing: Routing, own: int, axes: MeshAxes) -> Routing:
     """The routing of the tokens of all devices to this device's experts.
 
     The choices of other devices' experts come after the last group and have the probability 0. Tokens are gathered, not
@@ -101,18 +102,19 @@ def routed_to_own(routing: Routing, own: int, axes: MeshAxes) -> Routing:
     return routed(jnp.where(here, local, -1), probabilities, own)
 
 
-def _added_at_home(axes: MeshAxes, contributions: jax.Array) -> jax.Array:
-    """Contributions are rounded to their tokens' dtype once, as the results of experts are, and added wide."""
+def _add_on_source(axes: MeshAxes, contributions: jax.Array) -> jax.Array:
+    """Adds contributions in the accumulator's dtype; each is rounded once to its token's dtype, like an expert's
+    result."""
     parts = axes.exchanged_parts(contributions)
     parts = parts.reshape(axes.size, parts.shape[0] // axes.size, parts.shape[1])
     return parts.astype(accumulator(parts.dtype)).sum(axis=0).astype(parts.dtype)
 
 
-def _by_rows(x: jax.Array, routing: Routing, own: int, axes: MeshAxes) -> OnOwners:
-    """Each choice of a token is a row, which goes to the owner of its expert; the result of each row comes back."""
+def _by_rows(x: jax.Array, routing: Routing, own: int, axes: MeshAxes) -> OwnerExchange:
+    """Sends a row for each choice of a token to the owner of the expert, and the row's result back."""
     rows = RowExchange.of(axes, routing.group_sizes, own, routing.order.shape[0])
     received = rows.to_owners(dispatched(x, routing))
     factors = rows.to_owners(factors_of_rows(routing)[:, None])
     expert, exists = rows.experts()
     local = routed(jnp.where(exists, expert, -1)[:, None], factors, own)
-    return OnOwners(received, local, False, lambda y: summed(rows.back(y), routing))
+    return OwnerExchange(received, local, False, lambda y: summed(rows.back(y), routing))

@@ -1,4 +1,4 @@
-"""Experts in 8 bits: their products and those of their gradients by 8-bit floats."""
+"""Experts in 8 bits: their products, and the products of their gradients, use 8-bit floats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jax_vbgemm._src.util.arguments import as_array, shown
 FORWARD = "float8_e4m3fn"
 COTANGENTS: tuple[str, ...] = ("float8_e5m2", FORWARD)
 WGRAD: tuple[str, ...] = ("float8", "wide")
-_OF_WEIGHTS = (SCALED, SCALED)
+_WEIGHT_BLOCK = (SCALED, SCALED)
 _CONTRACTION = jax.lax.RaggedDotDimensionNumbers((([0], [0]), ([], [])), [0], [])
 
 
@@ -66,7 +66,7 @@ def quantize_experts(gate_up: Any, down: Any) -> QuantizedExperts:
     for argument, array in both.items():
         if array.ndim != 3:
             raise ValueError(f"{name}: {argument} is {array.shape}: it must have three dimensions")
-    back = [quantize(array, block=_OF_WEIGHTS) for array in both.values()]
+    back = [quantize(array, block=_WEIGHT_BLOCK) for array in both.values()]
     return QuantizedExperts(back[0].mT, back[0], back[1].mT, back[1])
 
 
@@ -92,10 +92,11 @@ def quantized_mlp(
     Derivatives of first order, in reverse mode.
     """
     form = _Form(activation, cotangents, wgrad, np.dtype(dtype), implementation)
-    # The probabilities take part as those of rows, through which their gradient passes.
+    # The probabilities enter as row scales, through which their gradients pass.
     scale = factors_of_rows(routing).astype(np.float32)
     leaves, structure = jax.tree.flatten((x, gate_up, down, experts, routing, scale))
-    # A cotangent varies as its operand does: those of weights that all devices share are summed by this cast.
+    # A cotangent varies over the same mesh axes as its operand: the transpose of this cast sums those of shared
+    # weights.
     result: jax.Array = _mlp(form, *jax.tree.unflatten(structure, compat.unite_varying(leaves)))
     return result
 
@@ -115,7 +116,7 @@ class _Form(NamedTuple):
 
 
 class _Places(NamedTuple):
-    """Where rows are in aligned groups: the groups' sizes, and at each place the row and its token, or -1."""
+    """The rows in aligned groups: the groups' sizes, and for each position the row and its token, or -1."""
 
     sizes: jax.Array
     rows: jax.Array
@@ -123,15 +124,15 @@ class _Places(NamedTuple):
 
 
 def _places(form: _Form, routing: Routing) -> _Places | None:
-    """None where gradients of weights are not in 8 bits."""
+    """None if gradients of weights are not in 8 bits."""
     if form.wgrad != "float8":
         return None
     sizes, rows = aligned_groups(routing.group_sizes, routing.rows.shape[0])
     return _Places(sizes, rows, jnp.where(rows < 0, -1, routing.rows[rows]))
 
 
-def _tokens_8(x: jax.Array, dtype: str, routing: Routing, places: _Places | None) -> Rounded:
-    """The token of each row, in 8 bits: rounded as often as it is chosen, which takes no longer than moving it."""
+def _quantized_tokens(x: jax.Array, dtype: str, routing: Routing, places: _Places | None) -> Rounded:
+    """The token of each row, in 8 bits. A token is quantized once per choice, which takes no longer than copying it."""
     if places is None:
         return quantized(dtype, x=x[None], index=routing.rows, of_rows=True)
     return quantized(
@@ -140,7 +141,7 @@ def _tokens_8(x: jax.Array, dtype: str, routing: Routing, places: _Places | None
     )  # fmt: skip
 
 
-def _rows_8(dtype: str, places: _Places | None, rows: int, **gate: Any) -> Rounded:
+def _quantized_rows(dtype: str, places: _Places | None, rows: int, **gate: Any) -> Rounded:
     """The gate's results, computed and rounded to 8 bits in one kernel; with `places` also transposed."""
     if places is None:
         return quantized(dtype, of_rows=True, **gate)
@@ -149,7 +150,7 @@ def _rows_8(dtype: str, places: _Places | None, rows: int, **gate: Any) -> Round
     )
 
 
-def _of_tokens(form: _Form, rows: jax.Array, routing: Routing) -> jax.Array:
+def _sum_tokens(form: _Form, rows: jax.Array, routing: Routing) -> jax.Array:
     """The sum of each token's rows."""
     return summed(rows.astype(form.dtype), routing)
 
@@ -159,14 +160,14 @@ def _mlp(
     form: _Form, x: jax.Array, gate_up: jax.Array, down: jax.Array, experts: QuantizedExperts, routing: Routing,
     scale: jax.Array,
 ) -> jax.Array:  # fmt: skip
-    if gate_up.shape[-1] // 2 % SCALED:  # a block of columns has some of both halves
+    if gate_up.shape[-1] // 2 % SCALED:  # a block of columns contains both halves
         return _forward(form._replace(wgrad="wide"), x, gate_up, down, experts, routing, scale)[0]
     hidden = form.dot(
-        _tokens_8(x, FORWARD, routing, None), experts.gate_up, routing, x.dtype, gated=True,
+        _quantized_tokens(x, FORWARD, routing, None), experts.gate_up, routing, x.dtype, gated=True,
         activation=form.activation, row_scale=scale,
     )  # fmt: skip
     rows = form.dot(quantized(FORWARD, x=hidden[None], of_rows=True), experts.down, routing, x.dtype)
-    return _of_tokens(form, rows, routing)
+    return _sum_tokens(form, rows, routing)
 
 
 def _forward(
@@ -174,13 +175,13 @@ def _forward(
     scale: jax.Array,
 ) -> tuple[jax.Array, Any]:  # fmt: skip
     places = _places(form, routing)
-    tokens = _tokens_8(x, FORWARD, routing, places)
+    tokens = _quantized_tokens(x, FORWARD, routing, places)
     sums = form.dot(tokens, experts.gate_up, routing, x.dtype)
-    hidden = _rows_8(
+    hidden = _quantized_rows(
         FORWARD, places, sums.shape[0], form="gated", activation=form.activation, sums=sums[None], row_scale=scale
     )
-    result = _of_tokens(form, form.dot(hidden, experts.down, routing, x.dtype), routing)
-    # Gradients of weights in 8 bits need no more of the tokens and of the hidden features than their transposes.
+    result = _sum_tokens(form, form.dot(hidden, experts.down, routing, x.dtype), routing)
+    # 8-bit gradients of weights only need the transposes of the tokens and of the hidden features.
     kept = x if places is None else [_transposed(factor) for factor in (tokens, hidden)]
     return result, (kept, gate_up, down, experts, routing, scale, sums, places)
 
@@ -193,16 +194,16 @@ def _backward(form: _Form, residuals: Any, cotangent: jax.Array) -> tuple[Any, .
     kept, gate_up, down, experts, routing, scale, sums, places = residuals
     dtype, rows = sums.dtype, sums.shape[0]
     cotangent = cotangent.astype(dtype)
-    of_results = _tokens_8(cotangent, form.cotangents, routing, places)
-    of_hidden = form.dot(of_results, experts.down_back, routing, dtype)
+    result_cotangent = _quantized_tokens(cotangent, form.cotangents, routing, places)
+    hidden_cotangent = form.dot(result_cotangent, experts.down_back, routing, dtype)
     if places is not None:
-        of_sums = _rows_8(
-            form.cotangents, places, rows, form="gated_gradient", activation=form.activation, x=of_hidden[None],
+        sums_cotangent = _quantized_rows(
+            form.cotangents, places, rows, form="gated_gradient", activation=form.activation, x=hidden_cotangent[None],
             sums=sums[None], row_scale=scale,
         )  # fmt: skip
-        of_scale = jnp.where(jnp.arange(rows) < places.sizes.sum(), of_sums.partials.sum(axis=1), 0)
-        pairs = zip(kept, (of_sums, of_results), (gate_up, down), strict=True)
-        of_weights = [
+        scale_cotangent = jnp.where(jnp.arange(rows) < places.sizes.sum(), sums_cotangent.partials.sum(axis=1), 0)
+        pairs = zip(kept, (sums_cotangent, result_cotangent), (gate_up, down), strict=True)
+        weight_gradients = [
             quantized_contraction(
                 lhs, rhs, places.sizes, jnp.bfloat16 if weights.dtype == jnp.bfloat16 else np.float32,
                 form.implementation,
@@ -211,23 +212,23 @@ def _backward(form: _Form, residuals: Any, cotangent: jax.Array) -> tuple[Any, .
         ]  # fmt: skip
     else:
         hidden, back = jax.vjp(partial(gated, activation=form.activation), sums, scale)
-        wide, of_scale = back(of_hidden.astype(hidden.dtype))
-        of_sums = quantized(form.cotangents, x=wide[None], of_rows=True)
+        wide, scale_cotangent = back(hidden_cotangent.astype(hidden.dtype))
+        sums_cotangent = quantized(form.cotangents, x=wide[None], of_rows=True)
         rows_of_weights = [
             (dispatched(kept, routing), wide, gate_up), (hidden.astype(dtype), dispatched(cotangent, routing), down)
         ]  # fmt: skip
-        of_weights = [
+        weight_gradients = [
             ragged_dot_general(
                 lhs, rhs, routing.group_sizes, _CONTRACTION, implementation=form.implementation,
                 preferred_element_type=weights.dtype if weights.dtype == np.float32 else None,
             )
             for lhs, rhs, weights in rows_of_weights
         ]  # fmt: skip
-    of_rows = form.dot(of_sums, experts.gate_up_back, routing, dtype)
-    of_gate_up, of_down = (
-        gradient.astype(weights.dtype) for gradient, weights in zip(of_weights, (gate_up, down), strict=True)
+    of_rows = form.dot(sums_cotangent, experts.gate_up_back, routing, dtype)
+    gate_up_gradient, down_gradient = (
+        gradient.astype(weights.dtype) for gradient, weights in zip(weight_gradients, (gate_up, down), strict=True)
     )
-    return summed(of_rows, routing), of_gate_up, of_down, None, None, of_scale
+    return summed(of_rows, routing), gate_up_gradient, down_gradient, None, None, scale_cotangent
 
 
 _mlp.defvjp(_forward, _backward)

@@ -85,7 +85,7 @@ def route(
     Args:
       logits: (tokens, experts), real and floating. Scores are computed in float32, or float64 for float64.
       k: the number of experts of a token: those of its largest scores, the first ones among equals (0.0 comes before
-        -0.0). Where a token has fewer finite logits, it gets experts of the logit -inf too, with the probability 0. Not
+        -0.0). If a token has fewer finite logits, it gets experts of the logit -inf too, with the probability 0. Not
         with `experts`.
       experts: (tokens, k) integers, the experts of each token if they are chosen elsewhere (a router replayed, or one's
         own rule). -1 is no expert: the choice contributes nothing. Another entry out of range is clamped to the nearest
@@ -110,7 +110,8 @@ def route(
     Raises:
       ValueError: logits is not (tokens, experts), k is not in [1, experts], an array has another shape, groups don't
         divide the experts or hold fewer than k, scores is unknown, both k and experts are given, or neither, or options
-        of the choice (bias, groups) or of the scores (normalize, scores) beside what replaces them.
+        of the choice (bias, groups) or of the scores (normalize, scores) are given together with values that replace
+        them.
       TypeError: logits, bias or probabilities are not floating, experts are not integers, mask is not bool, k is not an
         integer, normalize neither a bool nor None.
     """
@@ -129,7 +130,7 @@ def route(
         if value is not None and not needed:
             raise ValueError(f"{name}: {option} is given {'without' if experts is None else 'with'} experts")
     wide = accumulator(logits.dtype)
-    present = None  # where choices may be none: whether each is one
+    present = None  # which choices exist, if some may be absent
     if experts is None:
         if not is_integer(k):
             raise TypeError(f"{name}: k must be an integer, not {k!r}")
@@ -181,8 +182,8 @@ def route(
 
 
 def routed(experts: jax.Array, probabilities: jax.Array, count: int, clamped: jax.Array | None = None) -> Routing:
-    """The routing of tokens whose experts are known: (tokens, k) int32 in [0, count), or -1 for none, whose
-    probabilities are 0. Choices of no expert come after the last group."""
+    """The routing of tokens whose experts are known: (tokens, k) int32 in [0, count), or -1 for no expert, with
+    probability 0. Choices without an expert come after the last group."""
     flat = experts.reshape(-1)
     sizes, order = sorted_with_rest(flat, flat >= 0, count)
     slots = inverse_permutation(order).reshape(experts.shape)
@@ -209,28 +210,28 @@ def _probabilities(
         normalize = chosen.shape[1] > 1
     if not normalize:
         return _selected(score(logits, scores), chosen, distinct)
-    # Scores may underflow in all chosen experts: they cannot be scaled afterwards.
+    # The scores of all chosen experts may underflow: they cannot be normalized afterwards.
     selected = _selected(log_scores(logits, scores), chosen, distinct)
     if present is None:
         return jax.nn.softmax(selected, axis=-1)
-    some = present.any(axis=-1, keepdims=True)
-    selected = jnp.where(present | ~some, selected, jnp.asarray(-np.inf, selected.dtype))
+    has_choice = present.any(axis=-1, keepdims=True)
+    selected = jnp.where(present | ~has_choice, selected, jnp.asarray(-np.inf, selected.dtype))
     return jax.nn.softmax(selected, axis=-1)
 
 
 def _selected(values: jax.Array, chosen: jax.Array, distinct: bool) -> jax.Array:
     """values[i, chosen[i, j]], of values (tokens, experts) and chosen (tokens, k). The transpose is a scatter that adds
-    at most one number to each place: more of them would have no fixed order on a GPU. `distinct`: whether no token
-    has the same choice twice."""
+    at most one value to each element: several would have no fixed order on a GPU. `distinct`: whether no token has the
+    same choice twice."""
     row = jax.lax.broadcasted_iota(jnp.int32, chosen.shape, 0)
     if distinct:
         return values.at[row, chosen].get(mode="promise_in_bounds", unique_indices=True)
     same = chosen[:, :, None] == chosen[:, None, :]
     place = jnp.arange(chosen.shape[1], dtype=jnp.int32)[None]
-    first = jax.lax.argmax(same, 2, jnp.int32) == place  # the others of equal choices read outside of the values, zeros
+    first = jax.lax.argmax(same, 2, jnp.int32) == place  # repeated choices read outside of the values: zeros
     read = jnp.where(first, chosen, values.shape[1] + place)
-    once = values.at[row, read].get(mode="fill", fill_value=0, unique_indices=True)
-    return jnp.where(same, once[:, None, :], jnp.zeros((), values.dtype)).sum(axis=-1)
+    distinct_values = values.at[row, read].get(mode="fill", fill_value=0, unique_indices=True)
+    return jnp.where(same, distinct_values[:, None, :], jnp.zeros((), values.dtype)).sum(axis=-1)
 
 
 def _shown(value: Any) -> str:

@@ -15,7 +15,7 @@ Scores = Literal["softmax", "sigmoid", "sqrtsoftplus"]
 
 
 def _half_log_softplus(x: jax.Array) -> jax.Array:
-    """log(sqrt(softplus(x))). Far below 0 softplus(x) is exp(x), which would become 0 and have no logarithm."""
+    """log(sqrt(softplus(x))). Far below 0 softplus(x) is exp(x), which would underflow to 0 and have no logarithm."""
     far = x < -40
     return 0.5 * jnp.where(far, x, jnp.log(jax.nn.softplus(jnp.where(far, jnp.zeros((), x.dtype), x))))
 
@@ -54,7 +54,7 @@ def log_scores(logits: jax.Array, scores: Scores) -> jax.Array:
 
 
 def router_logits(name: str, value: Any) -> jax.Array:
-    """The value as an array (tokens, experts) of floating numbers; TypeError or ValueError where it is none."""
+    """The value as a floating-point array (tokens, experts); TypeError or ValueError if it is not one."""
     logits = as_array(name, "logits", value)
     if not jnp.issubdtype(logits.dtype, jnp.floating):
         raise TypeError(f"{name}: logits is {logits.dtype}{logits.shape}: it must be real and floating")
@@ -75,7 +75,7 @@ def check_scores(name: str, scores: Any) -> None:
 
 
 def check_groups(name: str, groups: Any, count: int, k: int) -> ExpertGroups:
-    """The groups as a record; TypeError or ValueError where they do not fit `count` experts and `k` choices."""
+    """The groups as a record; TypeError or ValueError if they do not fit `count` experts and `k` choices."""
     try:
         checked = ExpertGroups(*groups)
     except TypeError:
@@ -98,15 +98,15 @@ def check_groups(name: str, groups: Any, count: int, k: int) -> ExpertGroups:
 
 def best_experts(logits: jax.Array, k: int, scores: Scores, bias: jax.Array | None, groups: ExpertGroups | None) -> Any:
     """(tokens, k) int32: each token's experts of the largest score plus bias, within its best groups."""
-    # Scores grow with the logits, which distinguish more values; a bias is in units of the scores.
+    # Scores increase with the logits, which distinguish more values; a bias is in the scores' units.
     values = jax.lax.stop_gradient(logits if bias is None and groups is None else score(logits, scores))
     if bias is not None:
         values = values + jax.lax.stop_gradient(bias).astype(values.dtype)[None]
     if groups is not None:
         each = logits.shape[1] // groups.number
         by_group = values.reshape(values.shape[0], groups.number, each)
-        of_group = jax.lax.top_k(by_group, groups.best)[0].sum(axis=-1)
-        kept = jax.lax.top_k(of_group, groups.kept)[1]
+        group_scores = jax.lax.top_k(by_group, groups.best)[0].sum(axis=-1)
+        kept = jax.lax.top_k(group_scores, groups.kept)[1]
         first = jnp.sort(kept, axis=1)[:, :, None] * each
         columns = (first + jnp.arange(each, dtype=kept.dtype)[None, None]).reshape(values.shape[0], -1)
         best = jax.lax.top_k(jnp.take_along_axis(values, columns, axis=1), k)[1]

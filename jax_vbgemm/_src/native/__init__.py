@@ -1,1 +1,1 @@
-"""What the compiled modules declare (types, tiles, records), and which of them are there."""
+"""The declarations of the compiled modules (types, tiles, records), and which modules are present."""

@@ -12,7 +12,7 @@ class DType(NamedTuple):
     name: str
     bytes: int
     accumulator: str
-    fraction_bits: int  # of a floating-point number, or of each part of a complex one
+    fraction_bits: int  # bits of a floating-point number, or of each part of a complex number
     results: tuple[str, ...]
 
 
@@ -54,13 +54,13 @@ OPERANDS: tuple[str, ...] = tuple(dict.fromkeys(one.lhs for one in ARITHMETICS.v
 
 
 def arithmetic_of(lhs: str, rhs: str) -> Arithmetic | None:
-    """The arithmetic that multiplies two dtypes without conversion; None where there is none."""
+    """The arithmetic that multiplies two dtypes without conversion; None if there is none."""
     return next((one for one in ARITHMETICS.values() if (one.lhs, one.rhs) == (lhs, rhs)), None)
 
 
 def accumulator_of(dtype: str) -> str:
-    """The dtype in which products of this dtype are summed. Of the dtypes that no kernel knows, floats are narrow and
-    are summed in float32, others in themselves."""
+    """The dtype in which products of this dtype are summed. Of the dtypes without kernels, floats are narrow and are
+    summed in float32, others in their own dtype."""
     if dtype in DTYPES:
         return DTYPES[dtype].accumulator
     return "float32" if dtype.startswith("float") else dtype

@@ -20,7 +20,7 @@ from jax_vbgemm._src.planner import DeviceSpec, Reported, device_spec, match_dev
 
 # The names of the custom calls. If the contract of a handler changes, its name changes too.
 TARGET_NAME = "vbgemm_v1"
-ADD_TARGET_NAME = "vbgemm_add_v2"  # on GPUs only; on the CPU XLA's own loops are as fast
+ADD_TARGET_NAME = "vbgemm_add_v2"  # on GPUs only; on the CPU XLA's loops are as fast
 SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # on GPUs only
 AVERAGES_TARGET_NAME = "vbgemm_averages_v1"  # on GPUs only
 QUANTIZE_TARGET_NAME = "vbgemm_quantize_v2"  # on GPUs only
@@ -43,7 +43,7 @@ DISABLE_JAX_EXPORT_CHECKS = [
 class Backend:
     """The kernels for one of JAX's platforms.
 
-    name: JAX's name of the platform ("cpu", "cuda", "rocm"). module: the extension module, or None where it is absent;
+    name: JAX's name of the platform ("cpu", "cuda", "rocm"). module: the extension module, or None if it is absent;
     `absent` then says why.
     """
 
@@ -181,7 +181,7 @@ def planning_device(platform: str) -> DeviceSpec:
 
 
 def reported_by(device: jax.Device) -> Reported:
-    """The driver's report of a live device, as far as JAX exposes it."""
+    """The live device's properties as reported by the driver, as far as JAX exposes them."""
     units, capability, shared_bytes = (
         getattr(device, name, None) for name in ("core_count", "compute_capability", "shared_memory_per_block_optin")
     )

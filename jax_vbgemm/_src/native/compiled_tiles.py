@@ -7,7 +7,7 @@ from jax_vbgemm import _core
 
 
 class CompiledTile(NamedTuple):
-    """A tile shape, and what the builds for GPUs have of it.
+    """A tile shape, and the GPU builds that contain it.
 
     k_steps: for each GPU platform ("cuda", "rocm"), the arithmetics for which its build has code for the tile, each
     with the K step of its kernel in elements.
@@ -19,7 +19,7 @@ class CompiledTile(NamedTuple):
     k: int
     threads: int  # in a thread block; 1 for a CPU tile
     kinds: tuple[str, ...]  # the arithmetics that the catalogue lists
-    kernel: str  # that holds the tile; "cpu" for a CPU tile
+    kernel: str  # the kernel that holds the tile; "cpu" for a CPU tile
     tensor: bool  # on tensor cores, or on AMD's matrix cores
     partition: str  # how the tile is divided among threads: ThreadPartition in csrc/catalogue.h
     stores_mirrored: bool  # on NVIDIA GPUs it can also store the transpose of its result

@@ -11,7 +11,7 @@ OLDEST_JAX = (0, 10, 2)
 
 
 def check_jax(version: tuple[int, ...] = jax.__version_info__) -> None:
-    """Raises ImportError where JAX is older than the version that the handlers and the tracing rules need."""
+    """Raises ImportError if JAX is older than the version that the handlers and the tracing rules need."""
     if version < OLDEST_JAX:
         needed, here = (".".join(map(str, numbers)) for numbers in (OLDEST_JAX, version))
         raise ImportError(
@@ -36,7 +36,7 @@ def why_not_loaded(error: ImportError, folder: str) -> str:
 
 check_jax()
 try:
-    # `from jax_vbgemm import _core` would raise a plain ImportError where the module is missing, too.
+    # `from jax_vbgemm import _core` would raise a plain ImportError if the module is missing, too.
     importlib.import_module("jax_vbgemm._core")
 except ImportError as error:
     raise ImportError(why_not_loaded(error, str(Path(__file__).parents[1]))) from error

@@ -24,12 +24,12 @@ def cuda_module() -> ModuleType:
     ours = [major for major in CUDA_MAJORS if find_spec(f"jax_vbgemm_cuda{major}")]
     if not ours:
         raise ModuleNotFoundError("there is neither jax_vbgemm._cuda nor jax_vbgemm_cuda13 nor jax_vbgemm_cuda12")
-    of_jax = [major for major in CUDA_MAJORS if find_spec(f"jax_cuda{major}_plugin")] or ours
-    common = [major for major in ours if major in of_jax]
+    jax_majors = [major for major in CUDA_MAJORS if find_spec(f"jax_cuda{major}_plugin")] or ours
+    common = [major for major in ours if major in jax_majors]
     if not common:
         raise ImportError(
-            f"jax-vbgemm-cuda{ours[0]} is installed, but JAX's plugin is for CUDA {of_jax[0]}: "
-            f"pip install 'jax-vbgemm[cuda{of_jax[0]}]=={__version__}'"
+            f"jax-vbgemm-cuda{ours[0]} is installed, but JAX's plugin is for CUDA {jax_majors[0]}: "
+            f"pip install 'jax-vbgemm[cuda{jax_majors[0]}]=={__version__}'"
         )
     package = f"jax_vbgemm_cuda{common[0]}"
     check_version(common[0], importlib.import_module(package).__version__)

@@ -71,7 +71,7 @@ def apply(
       ValueError: a tree holds something that is no linear layer, the order of layers is not known, layers don't fit
         each other or the input, or a tree has another dtype or precision than the call or other functions between its
         layers; the message names the network, the layer and the shapes.
-      TypeError: networks is no list or dict, or a leaf is no array.
+      TypeError: networks is not a list or dict, or a leaf is not an array.
 
     Examples:
       Networks of different width and depth on one input, and their gradient:
@@ -133,14 +133,15 @@ def networks_of(reader: NetworkReader, networks: Any) -> tuple[list[str], list[l
 
 
 def if_one_network(layers: Sequence[Sequence[Layer]]) -> str:
-    """The end of a message where several networks of one layer don't fit, as do the layers of one network that stands
-    in no list."""
+    """The end of an error message for several one-layer networks that don't fit: perhaps they are the layers of one
+    network, which must be in a list."""
     several = len(layers) > 1 and all(len(each) == 1 for each in layers)
     return " (one network is a list of one)" if several else ""
 
 
 def _inputs(names: Sequence[str], layers: Sequence[Sequence[Layer]], inputs: Any) -> list[jax.Array]:
-    """An input for each network, checked against its first layer; an object given several times is one array."""
+    """An input for each network, checked against its first layer; an object that occurs several times becomes one
+    array."""
     if isinstance(inputs, Mapping):
         known = {f"networks[{key!r}]": value for key, value in inputs.items()}
         if known.keys() != set(names):
@@ -165,7 +166,7 @@ def _inputs(names: Sequence[str], layers: Sequence[Sequence[Layer]], inputs: Any
 def cast(
     function: str, xs: Sequence[jax.Array], layers: Sequence[Layer], dtype: Any
 ) -> list[tuple[jax.Array, jax.Array, jax.Array | None]]:
-    """Input, kernel and bias of each layer in one dtype: `dtype`, or that to which they promote."""
+    """Input, kernel and bias of each layer in one dtype: `dtype`, or the dtype to which they promote."""
     converted: dict[Any, jax.Array] = {}
 
     def converted_to(array: jax.Array, target: Any) -> jax.Array:

@@ -16,7 +16,7 @@ from jax_vbgemm._src.epilogue import Activation, resolve_activation
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
 from jax_vbgemm._src.util.arguments import as_array, shown
 
-# The names of a layer's weights: those of its bias, and whether the weights are (out, in).
+# For each name of a layer's weights: the name of its bias, and whether the weights are (out, in).
 NAMES: Mapping[str, tuple[str, bool]] = {
     "kernel": ("bias", False),  # Flax
     "w": ("b", False),  # Haiku
@@ -51,14 +51,14 @@ class Layer(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function that a network applies after the layer before it; None where it applies none."""
+    """A function that a network applies after the layer before it; None if it applies none."""
 
     path: str
     function: Callable[..., Any] | None
 
 
 class NetworkReader(NamedTuple):
-    """Reads networks for a function, which computes with these options whatever options a layer has."""
+    """Reads networks for a public function, whose options apply regardless of the layers' own options."""
 
     function: str
     activation: Activation
@@ -67,7 +67,7 @@ class NetworkReader(NamedTuple):
     precision: Any
 
     def check(self) -> None:
-        """Raises ValueError or TypeError where an option is unknown."""
+        """Raises ValueError or TypeError if an option is unknown."""
         for activation in (self.activation, self.final_activation):
             resolve_activation(self.function, activation)
         try:
@@ -78,7 +78,7 @@ class NetworkReader(NamedTuple):
     def layers(self, path: str, network: Any) -> list[Layer]:
         """The network's layers in the order in which they are applied, checked to fit each other and the call."""
         layers: list[Layer] = []
-        functions: list[list[Function]] = [[]]  # those before the first layer, and those after each layer
+        functions: list[list[Function]] = [[]]  # functions before the first layer, and after each layer
         for item in self._items(path, network):
             if isinstance(item, Layer):
                 layers.append(item)
@@ -137,22 +137,22 @@ class NetworkReader(NamedTuple):
             after = [functions["activation"]] * (len(items) - 1) + [functions["final_activation"]]
             return [each for pair in zip(items, after, strict=True) for each in pair]
         fields = {"activation": [self.activation], "final_activation": [self.final_activation]}
-        for name, each in functions.items():  # where those of other names are applied is not known
+        for name, each in functions.items():  # it is unknown where functions with other names are applied
             allowed = fields.get(name, [self.activation, self.final_activation, None])
             if not any(self._same(each.function, given) for given in allowed):
                 raise self._other_function(each)
         return items
 
     def _in_sequence(self, path: str, nodes: Sequence[Any], has_all: bool = False) -> list[Layer | Function]:
-        """The items of nodes that are applied one after another. A sequence that holds functions holds all that are
-        applied between its layers, and so does one with `has_all`."""
+        """The items of nodes that are applied one after another. A sequence that holds functions, or has `has_all` set,
+        holds all functions that are applied between its layers."""
         parts = [self._items(f"{path}[{i}]", node) for i, node in enumerate(nodes)]
         has_all = has_all or any(isinstance(part[0], Function) for part in parts if part)
         nothing: list[Layer | Function] = [Function(path, None)] if has_all else []
         return [item for i, part in enumerate(parts) for item in (nothing if i else []) + part]
 
     def _check_functions(self, layers: Sequence[Layer], count: int, functions: Sequence[Function]) -> None:
-        """ValueError unless the functions after `count` of the layers, where the tree has any, are what the call
+        """ValueError unless the functions after `count` of the layers, if the tree has any, are those that the call
         applies there."""
         last = count == len(layers)
         given = None if count == 0 else self.final_activation if last else self.activation
@@ -185,7 +185,7 @@ class NetworkReader(NamedTuple):
         )
 
     def _check_node(self, path: str, node: Any) -> None:
-        """ValueError for a leaf, which is no network."""
+        """ValueError for a leaf, which is not a network."""
         if _is_leaf(node):
             shape = getattr(node, "shape", None)
             raise self._unknown(f"{path} is {shown(node) if shape is None else f'an array {shape}'}")
@@ -219,7 +219,7 @@ class NetworkReader(NamedTuple):
                 raise ValueError(f"{self.function}: {path} has {name}={shown(own)}: the call must have it, too")
 
     def _in_order(self, path: str, names: list[str]) -> list[str]:
-        """Names that differ in their number, in the order of the numbers; dicts and attributes have no other order."""
+        """Sorts names that differ in a number by this number; dicts and attributes have no other order."""
         parts = {name: re.fullmatch(r"(.*?)_?(\d*)", name, re.DOTALL) for name in names}
         prefixes = {match.group(1) for match in parts.values() if match}
         if len(prefixes) > 1:
@@ -255,12 +255,12 @@ def _is_leaf(node: Any) -> bool:
 
 
 def _is_function(node: Any) -> bool:
-    """Whether a node is a function, or a module without arrays, of which the call itself is all that is known."""
+    """Whether a node is a function, or a module without arrays, which can only be called."""
     return callable(node) and (_is_leaf(node) or not jax.tree.leaves(node))
 
 
 def _is_a(node: Any, module: str, name: str) -> bool:
-    """Whether a node's type is this class of a library that may not be there."""
+    """Whether a node's type is this class of a library that may not be installed."""
     return type(node) is getattr(sys.modules.get(module), name, None)
 
 
@@ -281,5 +281,5 @@ def _is_identity(function: Callable[..., Any]) -> bool:
     x = np.ones((), np.float32)
     try:
         return function(x) is x
-    except Exception:  # it takes something else than an array
+    except Exception:  # it takes something other than an array
         return False

@@ -56,9 +56,9 @@ def apply_typed(
       (..., out).
 
     Raises:
-      ValueError: as `apply`; also where networks differ in depth or in the width of inputs or results, and where types
+      ValueError: as `apply`; also if networks differ in depth or in the width of inputs or results, and where types
         or group_sizes don't fit x, or not exactly one of them is given.
-      TypeError: networks is no list (of a dict, `jax.jit` sorts the keys), or types or group_sizes are not integers.
+      TypeError: networks is not a list (of a dict, `jax.jit` sorts the keys), or types or group_sizes are not integers.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -131,9 +131,9 @@ def typed_layer(
 
 
 def _on_own_columns(activation: Activation, sizes: jax.Array, widths: Sequence[int]) -> Activation:
-    """An activation for rows that are padded to the widest network. The named ones are elementwise and finite at the
-    zeros of the padding. Another function may combine columns (softmax) or have an infinite slope at zero (sqrt): it is
-    called once for each width, on columns of this width alone."""
+    """An activation for rows that are padded to the widest network. Named activations are elementwise and finite at the
+    padding's zeros. Any other function may combine columns (softmax) or have an infinite slope at zero (sqrt), so it is
+    called once for each width, on columns of that width only."""
     name, function = resolve_activation(NAME, activation)
     if function is None or name is not None:
         return activation
@@ -143,7 +143,7 @@ def _on_own_columns(activation: Activation, sizes: jax.Array, widths: Sequence[i
         result = jnp.zeros_like(y)
         for width in sorted(set(widths)):
             own = width_of_row == width
-            # Rows of another width are filled with a number from the function's domain, for which nothing flows back.
+            # Rows of other widths are filled with a value from the function's domain, which gets no gradient.
             z = function(jnp.where(own, y[:, :width], jax.lax.stop_gradient(y[:, :1])))
             result = jnp.where(own, jnp.pad(z, ((0, 0), (0, y.shape[1] - width))), result)
         return result
@@ -179,8 +179,8 @@ def _one_stack(layers: Sequence[Layer]) -> tuple[jax.Array, jax.Array | None, bo
     for layer in layers:
         kernel = layer.kernel.mT if layer.transposed else layer.kernel
         kernels += list(kernel) if layer.stack else [kernel]
-        of_types = [None] * (layer.stack[0] if layer.stack else 1) if layer.bias is None else layer.bias
-        biases += list(of_types) if layer.stack or layer.bias is None else [layer.bias]
+        type_biases = [None] * (layer.stack[0] if layer.stack else 1) if layer.bias is None else layer.bias
+        biases += list(type_biases) if layer.stack or layer.bias is None else [layer.bias]
     widths = [kernel.shape[1] for kernel in kernels]
     bias = None
     if any(each is not None for each in biases):

@@ -33,9 +33,9 @@ _TABLES = {
 LOWER = 1e-3
 """The least singular value, relative to the norm, for which "polar_express" and "cans" are optimal."""
 
-_CUSHION = 0.02407327424182761
+_SAFETY_MARGIN = 0.02407327424182761
 _SAFETY = 1.01
-_LIMIT = 1 - 5e-6  # above this ratio of the ends, the optimum in float64 is the limit of the optima
+_LIMIT = 1 - 5e-6  # above this ratio of the interval's ends, the optimum in float64 equals the limit of the optima
 
 NAMES = (*_TABLES, "polar_express", "cans")
 
@@ -44,13 +44,13 @@ def coefficients(name: str, steps: int) -> np.ndarray:
     """The coefficients (c0, c1, c2) of x <- c0 x + c1 x^3 + c2 x^5 that go by a name.
 
     "polar_express": Amsel et al., arXiv 2505.16932, Algorithm 1: the composition of odd quintics that is closest to 1
-    on [LOWER, 1], each computed with a cushion (section 3.4) and, but for the limit, with x / 1.01 for x, so that
+    on [LOWER, 1], each computed with a safety margin (section 3.4) and, but for the limit, with x / 1.01 for x, so that
     rounding cannot leave the interval in which it converges.
-    "cans": Grishina et al., arXiv 2506.10935: the same composition without cushion and without safety factor.
+    "cans": Grishina et al., arXiv 2506.10935: the same composition without safety margin and without safety factor.
 
     Args:
       name: one of `NAMES`.
-      steps: how many rows the computed ones have; the tables have theirs.
+      steps: the number of rows of computed coefficients; tables have a fixed number.
 
     Returns:
       An array (3,), for every step, or (rows, 3), in float64.
@@ -59,7 +59,7 @@ def coefficients(name: str, steps: int) -> np.ndarray:
       ValueError: the name is unknown.
     """
     if name == "polar_express":
-        return _greedy(steps, _CUSHION, _SAFETY)
+        return _greedy(steps, _SAFETY_MARGIN, _SAFETY)
     if name == "cans":
         return _greedy(steps, 0.0, 1.0)
     if name not in _TABLES:
@@ -69,17 +69,17 @@ def coefficients(name: str, steps: int) -> np.ndarray:
 
 
 @functools.cache
-def _greedy(steps: int, cushion: float, safety: float) -> np.ndarray:
-    """The quintics each of which is optimal for the interval into which those before it have mapped [LOWER, 1].
+def _greedy(steps: int, safety_margin: float, safety: float) -> np.ndarray:
+    """A sequence of quintics: each one is optimal for the interval into which its predecessors map [LOWER, 1].
 
-    A cushion keeps the lower end that a quintic is computed for above that fraction of the upper end, or small singular
-    values would grow at the expense of those in between.
+    A safety margin keeps the lower end of a quintic's interval above a fraction of the upper end; otherwise small
+    singular values would grow at the expense of those in between.
     """
     rows = np.zeros((steps, 3))
     lower, upper = LOWER, 1.0
     for row in rows:
-        row[:] = _minimax(max(lower, cushion * upper), upper)
-        if lower < cushion * upper:  # around 1 on the whole interval
+        row[:] = _minimax(max(lower, safety_margin * upper), upper)
+        if lower < safety_margin * upper:  # around 1 on the whole interval
             row *= 2 / (_value(row, lower) + _value(row, upper))
         is_limit = lower > _LIMIT * upper
         lower = _value(row, lower)
@@ -91,13 +91,13 @@ def _greedy(steps: int, cushion: float, safety: float) -> np.ndarray:
 
 
 def _minimax(lower: float, upper: float) -> Any:
-    """The odd quintic with the least largest distance from 1 on [lower, upper], by the exchange of Remez.
+    """The odd quintic that minimizes the maximum distance from 1 on [lower, upper], by the Remez exchange algorithm.
 
     The error of the optimum takes its extreme value with changing signs in four points: both ends and the two places
     between where the derivative is 0, which are found in turns with the coefficients.
     """
     if lower > _LIMIT * upper:
-        return np.array([15 / upper, -10 / upper**3, 3 / upper**5]) / 8  # the limit, of which the system is singular
+        return np.array([15 / upper, -10 / upper**3, 3 / upper**5]) / 8  # the limit, for which the system is singular
     inner = np.array([3 * lower + upper, lower + 3 * upper]) / 4
     signs = np.array([1, -1, 1, -1])
     error = np.inf

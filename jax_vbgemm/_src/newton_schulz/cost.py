@@ -20,16 +20,19 @@ from jax_vbgemm._src.planner.single_dots import dots_of, split
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 from jax_vbgemm._src.util import compat
 
-_GRAM_GAIN = 0.9  # Gram matrices round more, and predictions of small batches are no better than that; not measured
+# Not measured: Gram matrices add rounding errors, and predictions for small batches are no more accurate than this.
+_GRAM_GAIN = 0.9
 
-_ONE_BATCH_GAIN = 0.97  # that of all matrices by Gram matrices; without, square ones round as they always do
+# The gain that justifies Gram matrices for all matrices as one batch; otherwise square matrices keep their usual
+# rounding.
+_ONE_BATCH_GAIN = 0.97
 
 Shaped = jax.Array | jax.ShapeDtypeStruct | View
 Rounds = tuple[tuple[Problem, ...], ...]
 
 
 def segments(steps: int, first: int = 2) -> list[int]:
-    """How many steps in a row are taken with the Gram matrix alone: `first`, then up to 3.
+    """The numbers of consecutive steps that use only the Gram matrix: `first`, then up to 3.
 
     Each segment computes the Gram matrix anew. Rounding makes its smallest eigenvalues negative, and each step
     amplifies them, the first two the most: two steps of Polar Express make about -1 of -1e-3. The authors restart
@@ -73,7 +76,7 @@ def members_by_gram(
     """For which matrices the iteration by Gram matrices is predicted to be faster; no device is touched.
 
     Only those for which it has less arithmetic, whose larger size is about 1.5 times the smaller one, or more; or all
-    matrices, where one batch is clearly faster than two. Where nothing can be predicted, the arithmetic decides.
+    matrices, where one batch is clearly faster than two. If nothing can be predicted, the arithmetic decides.
     """
     if steps < 2 or not all(compat.is_static(x.shape) for x in xs):
         return [False] * len(xs)
@@ -93,8 +96,8 @@ def members_by_gram(
     def by_gram(members: Sequence[Shaped]) -> Rounds:
         return _gram_rounds(members, dtype, steps)
 
-    everyone = list(range(len(xs)))
-    by_itself = [seconds(everyone, of) for of in (by_x, by_gram)]
+    all_indices = list(range(len(xs)))
+    by_itself = [seconds(all_indices, of) for of in (by_x, by_gram)]
     # Adding the identity is a pass over a Gram matrix in each segment, and for large ones a launch.
     known, small = dots_of(device), 0 if device.rules is None else device.rules.small_array
     count = sum(length > 1 for length in segments(steps))
@@ -108,8 +111,8 @@ def members_by_gram(
     faster = [gram + more < steps * ordinary for ordinary, gram, more in zip(*by_itself, added, strict=True)]
 
     def total(chosen: Sequence[bool]) -> float:
-        members = [i for i in everyone if chosen[i]]
-        others = [i for i in everyone if not chosen[i]]
+        members = [i for i in all_indices if chosen[i]]
+        others = [i for i in all_indices if not chosen[i]]
         found = 0.0
         if members:
             found += sum(seconds(members, by_gram)) + sum(added[i] for i in members)
@@ -126,7 +129,7 @@ def members_by_gram(
 
 
 def matrix_seconds(xs: Sequence[Shaped], precision: Any, planner: AnyPlanner, dtype: Any = None) -> list[float]:
-    """Predicted seconds of a step for one matrix of each array, of any dtype; dtype: of the iterates, None for theirs.
+    """Predicted seconds of a step for one matrix of each array. dtype: of the iterates; None: the arrays' dtypes.
 
     They are equal in all processes of a program, as all must divide the work in the same way: they do not depend on the
     number of CPU cores that this process may use.
@@ -135,15 +138,15 @@ def matrix_seconds(xs: Sequence[Shaped], precision: Any, planner: AnyPlanner, dt
     if device.platform == "cpu":
         device = device.with_units(device_spec("cpu").units)
     seconds = [0.0] * len(xs)
-    for of_xs in dict.fromkeys(x.dtype for x in xs):
-        iterated = dtype or of_xs
-        indices = [index for index, x in enumerate(xs) if x.dtype == of_xs and x.size]
+    for x_dtype in dict.fromkeys(x.dtype for x in xs):
+        iterated = dtype or x_dtype
+        indices = [index for index, x in enumerate(xs) if x.dtype == x_dtype and x.size]
         members = [xs[index] for index in indices]
         if members and _has_kernels(members, iterated, device):
             found: Sequence[float] = split(
                 _rounds(members, iterated), iterated.name, _name(precision), device, resolve_planner(planner)
             ).members
-        else:  # a dtype without kernels, which XLA multiplies at a rate that no table has
+        else:  # a dtype without kernels, for which no table has XLA's rate
             rate = dict(device.peak_rates)["float32"]
             found = [_flops(products) / rate for products in zip(*_rounds(members, iterated), strict=True)]
         for index, value in zip(indices, found, strict=True):
@@ -152,7 +155,7 @@ def matrix_seconds(xs: Sequence[Shaped], precision: Any, planner: AnyPlanner, dt
 
 
 def least_saved_seconds() -> float:
-    """The predicted time that dividing replicated matrices among devices has to save, of all steps; 0 for a device on
+    """The predicted time over all steps that dividing replicated matrices among devices must save; 0 for a device on
     which it was not measured."""
     rules = backends.traced_target().mesh_rules
     return 0.0 if rules is None else rules.least_saved

@@ -1,4 +1,4 @@
-"""Norms and rescalings that bound the singular values of matrices before their first Newton-Schulz step."""
+"""Norms and rescalings that bound matrices' singular values before the first Newton-Schulz step."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _RESCALING_EPS = 1e-8  # for "aol" and "schatten", the same constant as in optax
 
 
 def divisors_of(norms: jax.Array, preconditioning: str, eps: Any) -> jax.Array:
-    """The divisor of each matrix before the first product; infinite where the product would overflow."""
+    """The divisor of each matrix before the first product; infinite if the product would overflow."""
     largest = float(np.finfo(norms.dtype).max)
     if preconditioning == "spectral":
         return norms + jnp.asarray(eps, norms.dtype)
-    # Through rounding, an element of X X^H may overflow where the sum of squares just does not.
+    # Because of rounding, an element of X X^H may overflow when the sum of squares just does not.
     norms = jnp.where(norms >= (1 - 2**-10) * largest**0.5, jnp.inf, norms)
     if preconditioning == "frobenius":
         return norms + jnp.asarray(eps, norms.dtype)
-    # "aol" and "schatten" divide by a norm of X X^H later. Here X is divided by a power of two so that its norm is in
-    # [1, 2) and A can be held in float16 too; the power is at least 2^-30, below which the eps of the method decides.
+    # "aol" and "schatten" divide by a norm of X X^H later. Here X is divided by a power of two that brings its norm
+    # into [1, 2), so that A fits float16; the power is at least 2^-30, below which the method's eps dominates.
     exponents = jnp.maximum(jnp.frexp(norms)[1] - 1, -30)
     return jnp.where(jnp.isfinite(norms), jnp.ldexp(jnp.ones_like(norms), exponents), norms)
 
@@ -51,8 +51,8 @@ def norm_of(x: jax.Array, preconditioning: str) -> Any:
 
 def small_size() -> int:
     """The largest number of elements of a small matrix, for `norms_of`."""
-    # On a GPU, reading a matrix of that size once more takes less time than a kernel of its own. On a CPU the reduction
-    # reads each matrix once anyway.
+    # On a GPU, reading a matrix of that size once more takes less time than launching a separate kernel. On a CPU the
+    # reduction reads each matrix once anyway.
     rules = backends.traced_target().rules
     return 0 if rules is None else rules.small_array
 
@@ -60,19 +60,19 @@ def small_size() -> int:
 def norms_of(xs: list[Any], small: int) -> jax.Array:
     """The Frobenius norm of each matrix, (len(xs),): one call for all matrices of up to `small` elements, and a
     reduction for each larger one, and for each view, which it reads in place."""
-    together = [i for i, x in enumerate(xs) if small and 0 < x.size <= small and not is_view(x)]
-    others = sorted(set(range(len(xs))) - set(together))
+    small_indices = [i for i, x in enumerate(xs) if small and 0 < x.size <= small and not is_view(x)]
+    others = sorted(set(range(len(xs))) - set(small_indices))
     norms = []
-    if together:
-        norms.append(root(square_sums([xs[i] for i in together])))
+    if small_indices:
+        norms.append(root(square_sums([xs[i] for i in small_indices])))
     if others:
         norms.append(jnp.stack([norm_of(dense(xs[i]), "frobenius") for i in others]))
-    return norms[0] if len(norms) == 1 else jnp.concatenate(norms)[np.argsort(together + others)]
+    return norms[0] if len(norms) == 1 else jnp.concatenate(norms)[np.argsort(small_indices + others)]
 
 
 def packed_norms(x: RaggedArray, indices: Sequence[int]) -> jax.Array:
-    """The Frobenius norm of each of some members, (len(indices),), in a few operations for all of them; NaN where an
-    element is infinite."""
+    """The Frobenius norms of the members at `indices`, (len(indices),), in a few operations; NaN if an element is
+    infinite."""
     return root(x.member_sums(squares(x.without_padding()), indices))
 
 

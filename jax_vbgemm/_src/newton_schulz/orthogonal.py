@@ -78,12 +78,12 @@ def newton_schulz(
       scale: a factor of the results, applied in the last product: a number, or a 1-D array with one entry for each
         leaf; real, known or traced.
       norms: the Frobenius norm of each leaf, a 1-D array with one entry for each leaf, where a program knows them: they
-        are not computed again. They must be NaN where a leaf holds NaN or Inf. Used for leaves of rank 2, unless
+        are not computed again. They must be NaN if a leaf holds NaN or Inf. Used for leaves of rank 2, unless
         preconditioning is "spectral" or the matrices are divided among devices. None: they are computed.
       dtype: the real dtype of the iterates, of any leaf's dtype; None: that of each leaf. "float16" and "bfloat16" are
         the fastest on tensor cores. Norms are computed in the leaf's accumulator, the matrices are divided by them and
         then rounded, products are summed in float32, and the last product is stored in the leaf's dtype. (A last step
-        of float32 products would lower errors by a tenth at most. Where `steps` is traced, the last product is rounded
+        of float32 products would lower errors by a tenth at most. If `steps` is traced, the last product is rounded
         to dtype.) float16 has 8 times smaller errors than bfloat16, and its range suffices. With mesh_axis, devices
         send each other results in this dtype where it is narrower than the leaf's: an entry is rounded by at most 2^-11
         of itself in float16, 2^-9 in bfloat16, before it is scaled in the leaf's accumulator.
@@ -94,13 +94,13 @@ def newton_schulz(
         between. Not for iterates in bfloat16, in which they would grow too much; a traced number of steps is iterated
         without.
       into: a tree of `View` with the structure of `tree`, as for `batched_matmul`. Result i is written into view i and
-        returned as that view of the updated buffer. Where a leaf is None, the result is an array.
+        returned as that view of the updated buffer. If a leaf is None, the result is an array.
       precision, planner: as for `batched_matmul`.
       implementation: "kernel" (all in one batch), "xla" (one dot for each product), or None: the cost model decides
         at trace time which matrices are so large that XLA's dots are faster. All other matrices are one batch.
       mesh_axis: a mesh axis, or a tuple of axes: the matrices are divided among the devices by predicted time, each
         device treats its part, and one collective distributes the results. Batches are divided too. Results equal those
-        of one device up to rounding, and are sharded like `tree` on meshes with explicit axes. Where all devices hold
+        of one device up to rounding, and are sharded like `tree` on meshes with explicit axes. If all devices hold
         all matrices and dividing them would save too little time on this type of GPU, each device treats all of them.
         None: every device treats all matrices that it holds.
       mesh: the mesh of the axis; None: that of the enclosing jax.set_mesh or shard_map.
@@ -125,7 +125,7 @@ def newton_schulz(
         or, inside shard_map with check_vma=True, a leaf varies over mesh_axis and shardings don't say that it is a
         slice.
       TypeError: a leaf is neither floating nor complex, coeffs are complex, dtype is not a real floating one, or is
-        given and a leaf is complex, or steps is no integer, or is traced where coeffs are a name.
+        given and a leaf is complex, or steps is not an integer, or is traced where coeffs are a name.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -180,7 +180,7 @@ def newton_schulz(
                 f"newton_schulz: {written(index)} would be iterated in bfloat16, in which Gram matrices are not exact "
                 "enough: use dtype='float16' with gram=True"
             )
-        if preconditioning == "aol" and not _sizes_tell(leaf.shape):  # only "aol" depends on which size is larger
+        if preconditioning == "aol" and not _sizes_tell(leaf.shape):  # "aol" alone depends on which size is larger
             raise ValueError(
                 f"newton_schulz: {written(index)} is {leaf.shape}, and 'aol' needs to know which size is larger: give "
                 "the symbolic sizes a constraint, such as 'm <= n'"
@@ -234,7 +234,8 @@ def _targets(into: Any, packed: Any, structure: Any, leaves: Sequence[jax.Array]
 
 
 def _put(results: Sequence[Any], targets: Sequence[View | None] | None) -> list[Any]:
-    """The results, of which those that are arrays yet are put into their views; views of one buffer share the last."""
+    """The results; those that are still arrays are written into their views. Views of one buffer share its newest
+    form."""
     if targets is None:
         return list(results)
     last: dict[int, Any] = {}
@@ -298,23 +299,23 @@ def _orthogonalized(
     packed: the RaggedArray whose members the leaves are, or None.
     views: the leaves as they are read in place.
     into: a view or None for each leaf, into which the last product writes. The results are then views of the new
-    buffers with these layouts. Where there is no last product, or it has another dtype, the results are arrays.
+    buffers with these layouts. If there is no last product, or it has another dtype, the results are arrays.
     results: the dtype of each result, the leaf's or that of the iterates, in which it is not scaled; None: the leaves'.
     """
     found: list[Any] = [None] * len(leaves)
     views = leaves if views is None else views
     rows = list(coeffs) if coeffs.ndim == 2 else [coeffs] * (steps if isinstance(steps, int) else 1)
     dtypes = [(x.dtype, x.dtype if results is None else results[index]) for index, x in enumerate(leaves)]
-    for of_leaf, of_result in dict.fromkeys(dtypes):
-        of_dtype = [index for index, pair in enumerate(dtypes) if pair == (of_leaf, of_result)]
-        narrow = of_result != of_leaf
-        groups = _groups(leaves, of_dtype, steps, dtype or of_leaf, gram, precision, planner, implementation)
-        rounded = {id(row): _rounded(row, of_leaf) for row in rows}  # the steps may share one row
+    for leaf_dtype, target_dtype in dict.fromkeys(dtypes):
+        dtype_indices = [index for index, pair in enumerate(dtypes) if pair == (leaf_dtype, target_dtype)]
+        narrow = target_dtype != leaf_dtype
+        groups = _groups(leaves, dtype_indices, steps, dtype or leaf_dtype, gram, precision, planner, implementation)
+        rounded = {id(row): _rounded(row, leaf_dtype) for row in rows}  # the steps may share one row
         per_step = [rounded[id(row)] for row in rows]
         places = into if isinstance(steps, int) and steps > 0 else None
-        if dtype is not None and not narrow and result_dtype(dtype, of_leaf) != of_leaf:
+        if dtype is not None and not narrow and result_dtype(dtype, leaf_dtype) != leaf_dtype:
             places = None
-        last: dict[int, Any] = {}  # the newest form of each buffer that is written into
+        last: dict[int, Any] = {}  # the newest form of each buffer that is written to
         for (alone, by_gram), members in groups.items():
 
             def gemm(*operands: Any, alone: bool = alone, **options: Any) -> Any:
@@ -325,21 +326,23 @@ def _orthogonalized(
             matrices = [(leaves if alone else views)[index] for index in members]
             known = None  # the norms of the matrices of rank 2
             if norms is not None and preconditioning != "spectral":
-                of_matrices = [index for index in members if leaves[index].ndim == 2]
-                known = _real(norms if len(of_matrices) == len(leaves) else norms[np.array(of_matrices, int)], of_leaf)
+                matrix_indices = [index for index in members if leaves[index].ndim == 2]
+                known = _real(
+                    norms if len(matrix_indices) == len(leaves) else norms[np.array(matrix_indices, int)], leaf_dtype
+                )
             elif packed is not None and not alone:
                 known = packed_norms(packed, members)
             by_kernel = preconditioning != "spectral" and not alone and implementation != "xla"
             how = Iteration(gemm, preconditioning, eps, small_size() if by_kernel else 0, dtype, by_gram)
-            how = replace(how, result=of_result if narrow else None)
+            how = replace(how, result=target_dtype if narrow else None)
             factors = None
             if scales is not None and not narrow:
-                factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], of_leaf)
+                factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], leaf_dtype)
             if isinstance(steps, int):
-                of_members = None
+                member_targets = None
                 if places is not None:
-                    of_members = [_moved(places[index], last) for index in members]
-                values = iterated(matrices, per_step, how, factors, known, of_members)
+                    member_targets = [_moved(places[index], last) for index in members]
+                values = iterated(matrices, per_step, how, factors, known, member_targets)
                 for index, value in zip(members, values, strict=True):
                     place = None if places is None else places[index]
                     if place is not None:
@@ -348,7 +351,7 @@ def _orthogonalized(
                 values = looped(matrices, steps, per_step[0], how, factors, known)
             for index, value in zip(members, values, strict=True):
                 found[index] = value
-        for index in of_dtype:  # all groups have written into the last buffers
+        for index in dtype_indices:  # all groups have written into the last buffers
             if places is not None and places[index] is not None:
                 found[index] = _moved(places[index], last)
     return found
@@ -379,7 +382,7 @@ def _groups(
             by_gram = members_by_gram([leaves[index] for index in members], steps, *options)
     groups: dict[tuple[bool, bool], list[int]] = {}
     for chosen in (False, True):
-        indices = [index for index, of_member in zip(members, by_gram, strict=True) if of_member == chosen]
+        indices = [index for index, is_gram in zip(members, by_gram, strict=True) if is_gram == chosen]
         matrices = [leaves[index] for index in indices]
         alone = members_alone(matrices, *options, steps if chosen else None) if matrices else ()
         for index, out in zip(indices, alone, strict=True):

@@ -46,11 +46,13 @@ def over_devices(
     def part_of(
         parts: Sequence[jax.Array], indices: Any, traced: Any, into: Sequence[View | None], dtypes: Sequence[Any]
     ) -> list[Any]:
-        of_part = options | traced
+        part_options = options | traced
         if scales is not None:
-            of_all = of_part["scales"]
-            of_part["scales"] = (jnp.asarray(of_all) if isinstance(indices, jax.Array) else of_all)[indices]
-        return orthogonalized(parts, **of_part, into=into, results=dtypes)
+            all_scales = part_options["scales"]
+            part_options["scales"] = (jnp.asarray(all_scales) if isinstance(indices, jax.Array) else all_scales)[
+                indices
+            ]
+        return orthogonalized(parts, **part_options, into=into, results=dtypes)
 
     held = [
         sharded_axis(f"newton_schulz: {written(index)}", leaf.shape, _explicit(leaf) or spec, axes)
@@ -60,13 +62,13 @@ def over_devices(
         if axes.manual and axis is None:
             slices = "slices of matrices need their PartitionSpecs in shardings"
             refuse_varying(f"newton_schulz: {written(index)}", leaf, axes, slices)
-    wholes = [
+    replicated_leaves = [
         jax.ShapeDtypeStruct(whole_shape(leaf.shape, axis, axes), leaf.dtype)
         for leaf, axis in zip(leaves, held, strict=True)
     ]
     count = steps if isinstance(steps, int) else _USUAL_STEPS
     results = divided(
-        part_of, leaves, traced, matrix_seconds(wholes, precision, planner, dtype), axes,
+        part_of, leaves, traced, matrix_seconds(replicated_leaves, precision, planner, dtype), axes,
         held=held, sent=dtype if isinstance(steps, int) and steps > 0 else None,
         least_saved=least_saved_seconds() / max(count, 1),
     )  # fmt: skip

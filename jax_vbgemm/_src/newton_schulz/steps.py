@@ -36,7 +36,7 @@ class Iteration:
 
     gemm: `batched_gemm` with its options. small: as in `norms_of`. dtype: that of the iterates; None: that of the
     matrices. gram: whether several steps are taken with the Gram matrix, before X is multiplied by their product.
-    preconditioning: None where a first step has been done. result: the dtype of the results, if it is not that of the
+    preconditioning: None if a first step has been done. result: the dtype of the results, if it is not that of the
     matrices.
     """
 
@@ -90,11 +90,13 @@ def iterated(
     dtype = matrices[0].dtype
     tall = [is_tall(x.shape) for x in matrices]
     wide = [not flag for flag in tall]
-    xs, divisors, late, units = _prepared(list(matrices), how, bool(coeffs), norms)
+    xs, divisors, deferred, units = _prepared(list(matrices), how, bool(coeffs), norms)
     # optax uses X X^T, not X X^H, in the first step of "schatten".
     transposed = how.preconditioning == "schatten" and jnp.issubdtype(dtype, jnp.complexfloating)
     rescaled = how.preconditioning in ("aol", "schatten")
-    for segment in _segments(coeffs, how, transposed, dtype, (None if rescaled else late, late, units), factors):
+    for segment in _segments(
+        coeffs, how, transposed, dtype, (None if rescaled else deferred, deferred, units), factors
+    ):
         conjugate = not (segment.is_first and transposed)
         others = [x.conj() if conjugate and jnp.iscomplexobj(x) else x for x in xs]
         symmetric = not (conjugate and jnp.iscomplexobj(xs[0]))  # or Hermitian
@@ -102,7 +104,7 @@ def iterated(
         grams = gemm(xs, others, alpha=segment.numbers.gram, transpose_a=tall, transpose_b=wide)
         if segment.is_first and rescaled:
             rescale = rescale_aol if how.preconditioning == "aol" else rescale_schatten
-            pending = [1.0] * len(xs) if late is None else late
+            pending = [1.0] * len(xs) if deferred is None else deferred
             pairs = [rescale(*parts) for parts in zip(xs, grams, tall, divisors, pending, strict=True)]
             xs, grams = [x for x, _ in pairs], [a for _, a in pairs]
         bs = _product(grams, segment, how.small, gemm)
@@ -160,7 +162,7 @@ def _segments(
     divisors: of the first product with X (None: 1), of X in its first Gram matrix (None: 1), and the power of two by
     which the square root of that matrix is held larger. dtype: that of the matrices.
     """
-    of_product, of_gram, units = divisors
+    product_divisor, gram_divisor, units = divisors
     lengths = segments(len(coeffs), first=1 if transposed else 2) if how.gram else [1] * len(coeffs)
     iterates = how.dtype or dtype
     found = []
@@ -168,17 +170,17 @@ def _segments(
         is_first, is_last = end == length, end == len(coeffs)
         square: Any = 1
         unit: Any = None  # None: 1
-        if is_first and of_gram is not None:
+        if is_first and gram_divisor is not None:
             unit = units
-            root = 1 / (of_gram / unit)  # XLA would reassociate (unit scale) (unit scale)
+            root = 1 / (gram_divisor / unit)  # XLA would otherwise reassociate (unit scale) (unit scale)
             square = root * root
-        of_result = iterates
+        result_type = iterates
         if is_last and how.dtype is not None:
-            of_result = how.result or result_dtype(how.dtype, dtype)
+            result_type = how.result or result_dtype(how.dtype, dtype)
         # A C of another dtype than the result would have to be converted first.
-        whole = length > 1 or of_result != iterates
+        whole = length > 1 or result_type != iterates
         rows = coeffs[end - length : end]
-        alpha = 1 / of_product if is_first and of_product is not None else None
+        alpha = 1 / product_divisor if is_first and product_divisor is not None else None
         if is_last and factors is not None:
             alpha = factors if alpha is None else alpha * factors
         steps = []
@@ -190,14 +192,14 @@ def _segments(
             unit = None
         beta = None if whole else rows[0][0] if alpha is None else rows[0][0] * alpha
         numbers = _Numbers(square, steps, 1 if alpha is None else alpha, beta)
-        found.append(_Segment(rows, is_first, is_last, of_result, whole, numbers))
+        found.append(_Segment(rows, is_first, is_last, result_type, whole, numbers))
     together = _in_one_vector([segment.numbers for segment in found], dtype)
     return [segment._replace(numbers=numbers) for segment, numbers in zip(found, together, strict=True)]
 
 
 def _in_one_vector(numbers: list[_Numbers], dtype: Any) -> list[_Numbers]:
-    """The numbers, of which those that are traced are views of one vector: XLA computes it in one kernel, and products
-    read its elements in place. dtype: that of the matrices."""
+    """The numbers, with traced ones replaced by views of one vector, which XLA computes in one kernel and products read
+    in place. dtype: of the matrices."""
     leaves, structure = jax.tree.flatten(numbers)
     traced = {id(x): x for x in leaves if isinstance(x, jax.Array)}
     if traced:
@@ -241,12 +243,13 @@ def _product(grams: list[Any], segment: _Segment, small: int, gemm: Gemm) -> lis
 
 
 def _plus_identity(zs: Sequence[jax.Array], number: Any, small: int) -> list[jax.Array]:
-    """z + number * I for each matrix, rounded once: one call for all of up to `small` elements, as for norms."""
+    """z + number * I for each matrix, rounded once: one call for all matrices of up to `small` elements, as for
+    norms."""
     results: list[Any] = [None] * len(zs)
     together = [i for i, z in enumerate(zs) if small and z.size <= small]
     if together:
         shapes, dtype = {zs[i].shape for i in together}, zs[0].dtype
-        # Constants of the program, as XLA would compute each in a kernel.
+        # Constants of the program, because XLA would compute each one in a kernel.
         identities = {shape: np.broadcast_to(np.eye(shape[-1], dtype=dtype), shape) for shape in shapes}
         given = [identities[zs[i].shape] for i in together], [zs[i] for i in together]
         for i, total in zip(together, add_scaled(*given, number, 1, in_place=False), strict=True):
@@ -275,22 +278,22 @@ def _prepared(
         return xs, divisors, None, 1
     if has_steps and how.dtype is not None:
         return _rounded(xs, how, norms)
-    late = [i for i, x in enumerate(xs) if x.ndim == 2 and has_steps and method != "spectral"]
-    for i in set(range(len(xs))) - set(late):
+    deferred = [i for i, x in enumerate(xs) if x.ndim == 2 and has_steps and method != "spectral"]
+    for i in set(range(len(xs))) - set(deferred):
         divisors[i] = divisors_of(norm_of(xs[i], method), method, how.eps)
         root = 1 / jnp.sqrt(divisors[i])[..., None, None]  # multiplied by twice, as 1 / divisor may be subnormal
         xs[i] = times(xs[i], root, root)
-    if not late:
+    if not deferred:
         return xs, divisors, None, 1
     if norms is None:
-        norms = norms_of([xs[i] for i in late], how.small)
-    of_late = divisors_of(norms, method, how.eps)
-    late_divisors = of_late
-    if len(late) < len(xs):
-        late_divisors = jnp.ones(len(xs), of_late.dtype).at[np.array(late)].set(of_late)
+        norms = norms_of([xs[i] for i in deferred], how.small)
+    late_values = divisors_of(norms, method, how.eps)
+    late_divisors = late_values
+    if len(deferred) < len(xs):
+        late_divisors = jnp.ones(len(xs), late_values.dtype).at[np.array(deferred)].set(late_values)
     if method in ("aol", "schatten"):
-        for place, i in enumerate(late):
-            divisors[i] = of_late[place]
+        for place, i in enumerate(deferred):
+            divisors[i] = late_values[place]
     # The square of 1 / norm may be subnormal, but not four times the square: A is then held 4 times as large.
     return xs, divisors, late_divisors, 2 if method == "frobenius" else 1
 
@@ -304,7 +307,7 @@ def _rounded(xs: list[Any], how: Iteration, norms: jax.Array | None) -> tuple[li
     method: Any = how.preconditioning
     alone = [i for i, x in enumerate(xs) if x.ndim > 2 or method == "spectral"]
     matrices = sorted(set(range(len(xs))) - set(alone))
-    # In any method but "spectral", no sum of the squares of X exceeds 4 units^2.
+    # For every method except "spectral", sums of squares of X are at most 4 units^2.
     exponents = [0 if method == "spectral" else min(round(math.log2(_rows(x.shape)) / 2), 6) for x in xs]
     divisors: list[Any] = [None] * len(xs)
     rounded: list[Any] = [None] * len(xs)
@@ -321,11 +324,11 @@ def _rounded(xs: list[Any], how: Iteration, norms: jax.Array | None) -> tuple[li
         if method in ("aol", "schatten"):
             for place, i in enumerate(matrices):
                 divisors[i] = of_matrices[place]
-        # In one call, but for views, which XLA reads in place.
+        # In one call, except for views, which XLA reads in place.
         together = [place for place, i in enumerate(matrices) if how.small and not is_view(xs[i])]
         given = [xs[matrices[place]] for place in together]
-        of_given = factors if len(given) == len(matrices) else factors[np.array(together, int)]
-        for place, x in zip(together, add_scaled(given, given, of_given, 0, dtype=how.dtype), strict=True):
+        known_factors = factors if len(given) == len(matrices) else factors[np.array(together, int)]
+        for place, x in zip(together, add_scaled(given, given, known_factors, 0, dtype=how.dtype), strict=True):
             rounded[matrices[place]] = x
         for place in set(range(len(matrices))) - set(together):
             i = matrices[place]
@@ -335,7 +338,7 @@ def _rounded(xs: list[Any], how: Iteration, norms: jax.Array | None) -> tuple[li
 
 
 def _rows(shape: Sequence[Any]) -> int:
-    """The smaller size of a matrix; 1 where it is 0 or symbolic."""
+    """The smaller size of a matrix; 1 if it is 0 or symbolic."""
     return max(min(shape[-2:]), 1) if compat.is_static(shape[-2:]) else 1
 
 
@@ -355,5 +358,5 @@ def result_dtype(dtype: Any, of_matrices: Any) -> Any:
 
 
 def is_tall(shape: Sequence[Any]) -> bool:
-    """Whether a matrix has more rows than columns; False where symbolic sizes don't determine it."""
+    """Whether a matrix has more rows than columns; False if symbolic sizes don't determine it."""
     return compat.certainly(lambda: shape[-2] > shape[-1])

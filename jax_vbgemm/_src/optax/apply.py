@@ -36,13 +36,13 @@ def apply_updates(params: Any, updates: Any) -> Any:
     except ValueError as error:
         why = difference("params", params, "updates", updates, prefix=True) or error
         raise ValueError(f"apply_updates: {why}") from None
-    ours = [i for i, (p, u) in enumerate(zip(leaves, others, strict=True)) if _is_ours(p, u)]
-    summed = set(ours)
+    fused = [i for i, (p, u) in enumerate(zip(leaves, others, strict=True)) if _can_fuse(p, u)]
+    summed = set(fused)
     results: list[Any] = [
         None if p is None or index in summed else _sum(structure, index, p, u)
         for index, (p, u) in enumerate(zip(leaves, others, strict=True))
     ]
-    for index, total in zip(ours, add_scaled([others[i] for i in ours], [leaves[i] for i in ours]), strict=True):
+    for index, total in zip(fused, add_scaled([others[i] for i in fused], [leaves[i] for i in fused]), strict=True):
         results[index] = total
     return structure.unflatten(results)
 
@@ -55,7 +55,7 @@ def _sum(structure: Any, index: int, p: Any, u: Any) -> jax.Array:
         raise type(error)(f"apply_updates: params{path_of(structure, index)} and its update: {error}") from None
 
 
-def _is_ours(p: Any, u: Any) -> bool:
+def _can_fuse(p: Any, u: Any) -> bool:
     """Whether the sum needs no conversion and no broadcast, so that `add_scaled` can compute it."""
     if not (isinstance(p, jax.Array) and isinstance(u, jax.Array)):
         return False

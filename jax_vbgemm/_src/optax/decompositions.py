@@ -12,8 +12,8 @@ from jax_vbgemm._src.many_devices.stack import refuse_varying
 from jax_vbgemm._src.optax.kronecker import Leaf
 from jax_vbgemm._src.util.mesh_axes import MeshAxes, mesh_axes
 
-# Only ratios of times matter: a decomposition of n x n matrices takes about n^3 operations. Assumed, not measured.
-_SECONDS_PER_CUBE = 1e-11
+# Only the ratio of times matters: a decomposition of an n x n matrix takes about n^3 operations. Assumed, not measured.
+_SECONDS_PER_N_CUBED = 1e-11
 
 Decomposition = Callable[..., list[jax.Array]]
 
@@ -53,7 +53,7 @@ class Devices:
         kinds = [None] * len(matrices) if kinds is None else kinds
         results: list[Any] = [None] * len(matrices)
         for kind in dict.fromkeys(kinds):
-            members = [index for index, of_x in enumerate(kinds) if of_x == kind]
+            members = [index for index, matrix_kind in enumerate(kinds) if matrix_kind == kind]
             values = self._divided(function, [matrices[index] for index in members], kind, extras)
             for index, value in zip(members, values, strict=True):
                 results[index] = value
@@ -66,15 +66,17 @@ class Devices:
         if axes is None:
             return function(matrices, kind, *extras)
 
-        def of_parts(parts: Sequence[jax.Array], indices: Any, extras: Any, into: Any, dtypes: Any) -> list[jax.Array]:
+        def decompose_parts(
+            parts: Sequence[jax.Array], indices: Any, extras: Any, into: Any, dtypes: Any
+        ) -> list[jax.Array]:
             del indices, into, dtypes
             return function(parts, kind, *extras)
 
-        seconds = [_SECONDS_PER_CUBE * x.shape[-1] ** 3 for x in matrices]
+        seconds = [_SECONDS_PER_N_CUBED * x.shape[-1] ** 3 for x in matrices]
         extras = [jax.numpy.asarray(x) for x in extras]
-        return divided(of_parts, matrices, extras, seconds, axes, held=[None] * len(matrices))
+        return divided(decompose_parts, matrices, extras, seconds, axes, held=[None] * len(matrices))
 
     def _axes(self) -> MeshAxes | None:
-        """The mesh axes, where there are several devices along them."""
+        """The mesh axes if there are several devices along them, otherwise None."""
         axes = None if self.mesh_axis is None else mesh_axes(self.name, self.mesh_axis, self.mesh)
         return None if axes is None or axes.size == 1 else axes

@@ -43,13 +43,13 @@ def folded(
         if any(weight.dtype != leaf.dtype for weight, leaf in zip(weights, leaves, strict=False)):
             return chain.update(updates, state, params)
 
-        of_muon, of_shape, of_decay, of_rate = state
+        muon_state, shape_state, decay_state, rate_state = state
         # The learning rate's transformation multiplies its argument, here a single number.
         decay = np.full(1, weight_decay, jax.dtypes.canonicalize_dtype(float))
-        (scale, decay), of_rate = by_rate.update((factors, decay), of_rate)
-        updates, of_muon = by_muon.update(updates, of_muon, scale=scale)
+        (scale, decay), rate_state = by_rate.update((factors, decay), rate_state)
+        updates, muon_state = by_muon.update(updates, muon_state, scale=scale)
         if weight_decay:
             updates = structure.unflatten(add_scaled(weights, jax.tree.leaves(updates), decay[0], 1))
-        return updates, (of_muon, of_shape, of_decay, of_rate)
+        return updates, (muon_state, shape_state, decay_state, rate_state)
 
     return optax.GradientTransformation(chain.init, update)

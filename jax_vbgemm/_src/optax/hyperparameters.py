@@ -9,8 +9,8 @@ import jax
 
 
 def check_number(optimizer: str, name: str, value: Any, least: float, below: float | None = None) -> None:
-    """Raises ValueError unless least <= value < below. A traced value, from a schedule or `optax.inject_hyperparams`,
-    is not known here and passes."""
+    """Raises ValueError unless least <= value < below. Traced values, from a schedule or `optax.inject_hyperparams`,
+    are not checked."""
     if isinstance(value, jax.core.Tracer):
         return
     if not (least <= value and (below is None or value < below)):

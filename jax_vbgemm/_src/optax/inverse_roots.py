@@ -14,8 +14,8 @@ from jax_vbgemm._src.util import compat
 
 # The constants of Google's distributed_shampoo.
 _TOLERANCE = 1e-6  # of the largest entry of M - I, and of the largest eigenvalue
-_MOST_ITERATIONS = 100
-_MOST_GROWTH = 1.2  # of the error in one iteration, beyond which rounding has taken over
+_MAX_ITERATIONS = 100
+_MAX_GROWTH = 1.2  # maximum growth of the error per iteration; beyond it rounding dominates
 _LEAST_EIGENVALUE = 1e-6  # to which the ridge is relative
 
 
@@ -33,18 +33,18 @@ def inverse_roots(
     Returns:
       Arrays of the matrices' shapes, and the errors, (...).
     """
-    alike: dict[Any, list[int]] = {}
+    indices_by_key: dict[Any, list[int]] = {}
     for index, (a, p) in enumerate(zip(matrices, roots, strict=True)):
-        alike.setdefault((a.shape[-1], p, a.dtype), []).append(index)
+        indices_by_key.setdefault((a.shape[-1], p, a.dtype), []).append(index)
     stacks, counts = [], []
-    for (size, _, _), members in alike.items():
+    for (size, _, _), members in indices_by_key.items():
         parts = [matrices[index].reshape(-1, size, size) for index in members]
         stacks.append(jnp.concatenate(parts))
         counts.append([len(part) for part in parts])
-    found, errors = _of_stacks(stacks, [p for _, p, _ in alike], ridge, options)
+    found, errors = _batched_roots(stacks, [p for _, p, _ in indices_by_key], ridge, options)
     results: list[Any] = [None] * len(matrices)
     ends: list[Any] = [None] * len(matrices)
-    for members, sizes, stack, error in zip(alike.values(), counts, found, errors, strict=True):
+    for members, sizes, stack, error in zip(indices_by_key.values(), counts, found, errors, strict=True):
         splits = np.cumsum(sizes)[:-1].tolist()
         for index, part, e in zip(members, jnp.split(stack, splits), jnp.split(error, splits), strict=True):
             results[index] = part.reshape(matrices[index].shape)
@@ -52,7 +52,7 @@ def inverse_roots(
     return results, ends
 
 
-def _of_stacks(
+def _batched_roots(
     stacks: list[jax.Array], roots: list[int], ridge: Any, options: dict[str, Any]
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     eyes = [jnp.eye(a.shape[-1], dtype=a.dtype)[None] for a in stacks]
@@ -64,35 +64,37 @@ def _of_stacks(
         ms.append(damped * z)
         hs.append(eye * z ** (1 / p))
     errors = [jnp.max(jnp.abs(m - eye), axis=(-2, -1)) for m, eye in zip(ms, eyes, strict=True)]
-    growths = [_typed(jnp.ones_like(error), error) for error in errors]
+    error_growths = [_typed(jnp.ones_like(error), error) for error in errors]
 
-    def running(errors: list[jax.Array], growths: list[jax.Array]) -> list[jax.Array]:
-        return [(e > _TOLERANCE) & (g < _MOST_GROWTH) for e, g in zip(errors, growths, strict=True)]
+    def running(errors: list[jax.Array], error_growths: list[jax.Array]) -> list[jax.Array]:
+        return [(e > _TOLERANCE) & (g < _MAX_GROWTH) for e, g in zip(errors, error_growths, strict=True)]
 
     def unfinished(state: Any) -> jax.Array:
-        count, _, _, errors, growths = state
-        going: jax.Array = (count < _MOST_ITERATIONS) & jnp.any(jnp.concatenate(running(errors, growths)))
-        return going
+        count, _, _, errors, error_growths = state
+        keeps_going: jax.Array = (count < _MAX_ITERATIONS) & jnp.any(jnp.concatenate(running(errors, error_growths)))
+        return keeps_going
 
     def iterate(state: Any) -> Any:
-        count, ms, hs, errors, growths = state
+        count, ms, hs, errors, error_growths = state
         steps = [(1 + 1 / p) * eye - m / p for m, eye, p in zip(ms, eyes, roots, strict=True)]
         powers = _powers(steps, roots, options)
         new = batched_matmul([*powers, *hs], [*ms, *steps], **options)
         new_ms, new_hs = new[: len(ms)], new[len(ms) :]
-        active = running(errors, growths)
+        active = running(errors, error_growths)
         new_errors = [jnp.max(jnp.abs(m - eye), axis=(-2, -1)) for m, eye in zip(new_ms, eyes, strict=True)]
-        growths = [jnp.where(on, n / e, g) for on, n, e, g in zip(active, new_errors, errors, growths, strict=True)]
+        error_growths = [
+            jnp.where(on, n / e, g) for on, n, e, g in zip(active, new_errors, errors, error_growths, strict=True)
+        ]
         errors = [jnp.where(on, n, e) for on, n, e in zip(active, new_errors, errors, strict=True)]
-        # A step that makes the error grow is discarded.
-        taken = [(on & (g < _MOST_GROWTH))[:, None, None] for on, g in zip(active, growths, strict=True)]
+        # Steps that increase the error are discarded.
+        taken = [(on & (g < _MAX_GROWTH))[:, None, None] for on, g in zip(active, error_growths, strict=True)]
         hs = [jnp.where(yes, n, h) for yes, n, h in zip(taken, new_hs, hs, strict=True)]
         ms = [jnp.where(yes, n, m) for yes, n, m in zip(taken, new_ms, ms, strict=True)]
-        return count + 1, ms, hs, errors, growths
+        return count + 1, ms, hs, errors, error_growths
 
     if not stacks:
         return [], []
-    _, _, hs, errors, _ = jax.lax.while_loop(unfinished, iterate, (jnp.int32(0), ms, hs, errors, growths))
+    _, _, hs, errors, _ = jax.lax.while_loop(unfinished, iterate, (jnp.int32(0), ms, hs, errors, error_growths))
     return hs, errors
 
 
@@ -102,9 +104,9 @@ def _powers(matrices: list[jax.Array], exponents: Sequence[int], options: dict[s
     squares = dict(enumerate(matrices))
     for digit in range(max(exponents, default=1).bit_length()):
         if digit:
-            going = [i for i in squares if exponents[i] >> digit]
-            values = [squares[i] for i in going]
-            squares = dict(zip(going, batched_matmul(values, values, **options), strict=True))
+            keeps_going = [i for i in squares if exponents[i] >> digit]
+            values = [squares[i] for i in keeps_going]
+            squares = dict(zip(keeps_going, batched_matmul(values, values, **options), strict=True))
         chosen = [i for i in squares if exponents[i] >> digit & 1]
         multiplied = [i for i in chosen if results[i] is not None]
         products = batched_matmul([results[i] for i in multiplied], [squares[i] for i in multiplied], **options)
@@ -124,8 +126,8 @@ def _largest_eigenvalues(stacks: list[jax.Array], options: dict[str, Any]) -> li
     def unfinished(state: Any) -> jax.Array:
         count, _, values, before = state
         moving = [jnp.abs(x - y) > _TOLERANCE * jnp.abs(x) for x, y in zip(values, before, strict=True)]
-        going: jax.Array = (count < 2) | ((count < _MOST_ITERATIONS) & jnp.any(jnp.concatenate(moving)))
-        return going
+        keeps_going: jax.Array = (count < 2) | ((count < _MAX_ITERATIONS) & jnp.any(jnp.concatenate(moving)))
+        return keeps_going
 
     def iterate(state: Any) -> Any:
         count, vs, before, _ = state
@@ -143,5 +145,5 @@ def _largest_eigenvalues(stacks: list[jax.Array], options: dict[str, Any]) -> li
 
 
 def _typed(x: jax.Array, like: jax.Array) -> jax.Array:
-    """x, of whose type a loop's body makes one that varies over the mesh axes of `like`."""
+    """x with a type that varies over the mesh axes of `like`, which is the type that a loop's body returns."""
     return compat.varying(x, tuple(sorted(jax.typeof(like).mat.varying)))

@@ -21,8 +21,8 @@ Options = dict[str, Any]
 
 
 class Factors(NamedTuple):
-    """A left and a right factor, (*batch, rows, rows) and (*batch, columns, columns), None where there is no factor: of
-    one parameter, or, in an optimizer's state, a tree of left factors and one of right factors.
+    """A left and a right factor, (*batch, rows, rows) and (*batch, columns, columns), None if there is no factor. For
+    one parameter; an optimizer's state holds a tree of left and a tree of right factors.
 
     In a state, None or an array stands in the place of each parameter, since flax.nnx rebuilds the state from such
     leaves and keeps no other node there.
@@ -53,7 +53,7 @@ class Leaf:
             raise TypeError(f"{name}: {where} is {x.dtype}: it must be floating")
         self.where = where
         self.x = x
-        with jax.numpy_dtype_promotion("standard"):  # of the updates: the dtype that optax.adam gives them
+        with jax.numpy_dtype_promotion("standard"):  # the updates' dtype, as in optax.adam
             self.dtype = x.dtype if param is None else jnp.result_type(x, param)
         self.wide = accumulator(x.dtype) if moment is None else moment.dtype
         self.matrices = None if numbers is None or x.ndim < 2 else Matrices(x, numbers)
@@ -87,11 +87,11 @@ class Leaf:
 def leaves_of(
     name: str, written: str, tree: Any, numbers: Any, most: int, *, params: Any = None, moments: Any = None
 ) -> list[Leaf]:
-    """The leaves of a tree of parameters or gradients, whose name in messages is `written`.
+    """The leaves of a tree of parameters or gradients, which messages call `written`.
 
     `numbers`: a tree of dimension numbers or None, a callable that makes one, or None for the default: the last axis is
     the output, and all axes before it are reduced. `params`, `moments`: trees of the parameters and of arrays of the
-    state, for gradients; None where they are not known.
+    state, for gradients; None if they are not known.
     """
     if any(isinstance(x, RaggedArray) for x in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, RaggedArray))):
         raise TypeError(f"{name}: {written} are packed: it takes arrays of their own, as unpack gives them")
@@ -129,7 +129,7 @@ def grams(
     xs: Sequence[jax.Array], factors: Sequence[Factors], alpha: Any, beta: Any, options: Options
 ) -> list[Factors]:
     """alpha X X^T + beta F for every left factor F, and alpha X^T X + beta F for every right factor: one operation."""
-    lefts, rights = _having(factors, 0), _having(factors, 1)
+    lefts, rights = _present(factors, 0), _present(factors, 1)
     new = batched_gram(
         [xs[index] for index in (*lefts, *rights)],
         transpose=[False] * len(lefts) + [True] * len(rights),
@@ -141,12 +141,12 @@ def grams(
     return unflat(factors, new)
 
 
-def sandwiched(
+def multiply_both_sides(
     xs: Sequence[jax.Array], factors: Sequence[Factors], options: Options, *, transpose: bool = False
 ) -> list[jax.Array]:
     """L X R^T of every X, or L^T X R: two operations. A factor that is None is left out."""
     xs = list(xs)
-    lefts, rights = _having(factors, 0), _having(factors, 1)
+    lefts, rights = _present(factors, 0), _present(factors, 1)
     products = batched_matmul(
         [factors[i].left for i in lefts], [xs[i] for i in lefts], transpose_a=transpose, **options
     )
@@ -167,18 +167,18 @@ def flat(factors: Sequence[Factors]) -> list[Any]:
 
 def unflat(factors: Sequence[Factors], values: Sequence[Any]) -> list[Factors]:
     """The inverse of `flat`: `values` in place of the factors that are not None."""
-    left, right = iter(values[: len(_having(factors, 0))]), iter(values[len(_having(factors, 0)) :])
+    left, right = iter(values[: len(_present(factors, 0))]), iter(values[len(_present(factors, 0)) :])
     return [Factors(None if f.left is None else next(left), None if f.right is None else next(right)) for f in factors]
 
 
 def by_shape(function: Callable[[jax.Array], jax.Array], matrices: Sequence[jax.Array]) -> list[jax.Array]:
-    """A function of (batch, n, n) applied to all matrices, with one call for all matrices of one size and dtype, as
-    XLA's decompositions take stacks only."""
-    alike: dict[Any, list[int]] = {}
+    """A function of (batch, n, n) applied to all matrices, with one call for all matrices of one size and dtype,
+    because XLA's decompositions only take stacks."""
+    indices_by_key: dict[Any, list[int]] = {}
     for index, x in enumerate(matrices):
-        alike.setdefault((x.shape[-1], x.dtype), []).append(index)
+        indices_by_key.setdefault((x.shape[-1], x.dtype), []).append(index)
     results: list[Any] = [None] * len(matrices)
-    for (size, _), members in alike.items():
+    for (size, _), members in indices_by_key.items():
         stacks = [matrices[index].reshape(-1, size, size) for index in members]
         found = function(jnp.concatenate(stacks))
         ends = [sum(len(stack) for stack in stacks[:place]) for place in range(1, len(stacks))]
@@ -187,5 +187,5 @@ def by_shape(function: Callable[[jax.Array], jax.Array], matrices: Sequence[jax.
     return results
 
 
-def _having(factors: Sequence[Factors], side: int) -> list[int]:
+def _present(factors: Sequence[Factors], side: int) -> list[int]:
     return [index for index, pair in enumerate(factors) if pair[side] is not None]

@@ -31,7 +31,7 @@ class Matrices:
                 "Input must have shape (m, n) or weight dimension numbers must be provided."
                 f" Got shape={x.shape} and dimension_numbers={numbers!r}."
             )
-        if x.ndim == 2:  # for any dimension numbers, as the polar factor of X^T is the transpose of that of X
+        if x.ndim == 2:  # valid for any dimension numbers: the polar factor of X^T is the transpose of X's polar factor
             return
         if x.ndim < 2:
             raise ValueError(f"Muon optimized parameters must have rank >= 2, got x.ndim={x.ndim}")
@@ -62,7 +62,7 @@ class Matrices:
 
 
 class Fused:
-    """A leaf as the matrices, or batches of them, that are orthogonalised: one, or those of its parts.
+    """A leaf as the matrices, or batches of matrices, that are orthogonalised: one, or one for each of its parts.
 
     operands: the matrices; views of a 2-D leaf. specs: the PartitionSpec of each, or None. into: where each result is
     written, or None.
@@ -85,7 +85,7 @@ class Fused:
         self.into = [None] * len(pieces)
 
     def result(self, values: Sequence[Any]) -> Any:
-        """The leaf's result from those of its matrices."""
+        """The leaf's result from its matrices' results."""
         if self.into[0] is not None:
             return values[0].buffer
         pieces = [matrix.back(y) for matrix, y in zip(self.matrices, values, strict=True)]

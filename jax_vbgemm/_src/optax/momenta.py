@@ -14,8 +14,8 @@ from jax_vbgemm._src.util.structure import is_none
 
 
 def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) -> tuple[Any, Any, jax.Array | None]:
-    """The new first moments, the momentum (Nesterov's looks a step ahead), corrected for the zeros at the start, and
-    the sums of the momentum's squares, (leaves,), where one call computes all.
+    """The new first moments, the bias-corrected momentum (a step ahead for Nesterov), and the sums of the momentum's
+    squares, (leaves,), if one call computes all of these.
 
     count: the number of steps, this one included. A None in `updates` stays None.
     """
@@ -27,14 +27,14 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
     groups: dict[Any, list[int]] = {}
     for index, (g, m) in enumerate(zip(gradients, moments, strict=True)):
         if g is not None:
-            groups.setdefault(jnp.result_type(g) if on_gpu and _is_ours(g, m, beta) else None, []).append(index)
+            groups.setdefault(jnp.result_type(g) if on_gpu and _can_fuse(g, m, beta) else None, []).append(index)
     correction, ahead = 1 - beta**count, 1 - beta ** optax.safe_increment(count)
 
-    def together(gradients: list[Any], moments: list[Any]) -> tuple[list[Any], list[Any], jax.Array]:
+    def fused_leaves(gradients: list[Any], moments: list[Any]) -> tuple[list[Any], list[Any], jax.Array]:
         scales = ((1 - beta) / correction, beta / ahead) if nesterov else (0, 1 / correction)
         return averages(gradients, moments, 1 - beta, beta, *scales)
 
-    def apart(gradients: list[Any], moments: list[Any]) -> tuple[list[Any], list[Any]]:
+    def leafwise(gradients: list[Any], moments: list[Any]) -> tuple[list[Any], list[Any]]:
         """The averages computed leaf by leaf, as optax does."""
         new = optax.tree.update_moment(gradients, moments, beta, 1)
         if nesterov:
@@ -51,16 +51,16 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
     for dtype, indices in groups.items():
         given = [gradients[i] for i in indices], [moments[i] for i in indices]
         if dtype is None:
-            new, corrected = apart(*given)
+            new, corrected = leafwise(*given)
         else:
-            new, corrected, squares = together(*given)
+            new, corrected, squares = fused_leaves(*given)
         for place, index in enumerate(indices):
             found[index], momentum[index] = new[place], corrected[place]
     return structure.unflatten(found), structure.unflatten(momentum), squares if len(groups) == 1 else None
 
 
-def _is_ours(gradient: Any, moment: Any, beta: Any) -> bool:
-    """Whether `averages` gives optax's results: all dtypes are equal. Where they differ, optax rounds each part."""
+def _can_fuse(gradient: Any, moment: Any, beta: Any) -> bool:
+    """Whether `averages` gives optax's results, which requires equal dtypes: otherwise optax rounds each part."""
     if not jnp.issubdtype(jnp.result_type(gradient), jnp.inexact):
         return False
     dtype = jnp.result_type(gradient)

@@ -175,10 +175,11 @@ def orthogonalize(
     numbers = [None] * len(leaves) if dimension_numbers is None else structure.flatten_up_to(dimension_numbers)
     parts = parts_of(tree, split)
     counts = [
-        len(x) if is_ragged(x) else 1 if of_x is None else len(of_x) for x, of_x in zip(leaves, parts, strict=True)
+        len(x) if is_ragged(x) else 1 if x_parts is None else len(x_parts)
+        for x, x_parts in zip(leaves, parts, strict=True)
     ]
     placement = Placement(mesh_axis, mesh, shardings)
-    placement.refuse_slices("orthogonalize", "its split", tree, [of_x is not None for of_x in parts])
+    placement.refuse_slices("orthogonalize", "its split", tree, [x_parts is not None for x_parts in parts])
     specs = placement.specs("orthogonalize", tree)
     ends = np.cumsum(counts)
     entries = [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
@@ -191,24 +192,24 @@ def orthogonalize(
             mesh_axis=mesh_axis, mesh=mesh, shardings=shardings,
         )  # fmt: skip
 
-    # One call for each RaggedArray, whose members are matrices without any folding, and one call for all arrays.
-    results = [orthogonalized(x, of_x) if is_ragged(x) else x for x, of_x in zip(leaves, entries, strict=True)]
+    # One call for each RaggedArray, whose members need no folding, and one call for all arrays.
+    results = [orthogonalized(x, x_parts) if is_ragged(x) else x for x, x_parts in zip(leaves, entries, strict=True)]
     matrices: list[Fused | None] = []
-    for index, (x, of_x, spec) in enumerate(zip(leaves, parts, specs, strict=True)):
-        if of_x is not None and mesh_axis is None:
+    for index, (x, x_parts, spec) in enumerate(zip(leaves, parts, specs, strict=True)):
+        if x_parts is not None and mesh_axis is None:
             refuse_explicit_axes("newton_schulz", [x], ["tree" + path_of(structure, index)].__getitem__)
-        whole = x if of_x is None else compat.replicated(x)
-        matrices.append(None if is_ragged(x) else Fused(whole, numbers[index], of_x, None if of_x else spec))
+        whole = x if x_parts is None else compat.replicated(x)
+        matrices.append(None if is_ragged(x) else Fused(whole, numbers[index], x_parts, None if x_parts else spec))
 
     def with_structure(values: Sequence[Any]) -> Any:
-        """A tree in which a leaf that is split is a list, so that messages have the path of the parameter."""
-        of_leaves = [v if v is None or of_x else v[0] for v, of_x in zip(values, parts, strict=True)]
-        return jax.tree.unflatten(structure, of_leaves)
+        """A tree in which each split leaf is a list, so that messages show the parameter's path."""
+        leaf_updates = [v if v is None or x_parts else v[0] for v, x_parts in zip(values, parts, strict=True)]
+        return jax.tree.unflatten(structure, leaf_updates)
 
-    of_arrays = [of_x for of_x, leaf in zip(entries, matrices, strict=True) if leaf is not None]
+    array_parts = [x_parts for x_parts, leaf in zip(entries, matrices, strict=True) if leaf is not None]
     found = orthogonalized(
         with_structure([leaf and leaf.operands for leaf in matrices]),
-        np.concatenate([np.arange(0), *of_arrays]),
+        np.concatenate([np.arange(0), *array_parts]),
         with_structure([leaf and leaf.into for leaf in matrices]) if any(parts) else None,
         None if shardings is None else with_structure([leaf and leaf.specs for leaf in matrices]),
         norms if counts == [1] * len(leaves) and not any(map(is_ragged, leaves)) else None,
@@ -257,9 +258,9 @@ def scale_by_shape(
         if callable(numbers):
             numbers = numbers(updates)
         if split is None:
-            of_buffers: Any = jax.tree.structure(updates, is_leaf=is_ragged)
-            wholes = [None if is_ragged(x) else x for x in placement.wholes("scale_by_shape", updates)]
-            return by_member(scaled, updates, numbers, of_buffers.unflatten(wholes)), state
+            buffer_structure: Any = jax.tree.structure(updates, is_leaf=is_ragged)
+            whole_leaves = [None if is_ragged(x) else x for x in placement.whole_leaves("scale_by_shape", updates)]
+            return by_member(scaled, updates, numbers, buffer_structure.unflatten(whole_leaves)), state
         leaves: list[Any] = jax.tree.leaves(updates)
         structure: Any = jax.tree.structure(updates)
         columns = zip(leaves, parts_of(updates, split), structure.flatten_up_to(numbers), strict=True)
@@ -324,7 +325,7 @@ def muon(
     with a few arrays. Buffers of matrices go to Muon, all other buffers to AdamW.
 
     Raises:
-      ValueError: as `scale_by_muon`; also where `ns_coeffs` is an unknown preset, where matrices and other leaves lie
+      ValueError: as `scale_by_muon`; also if `ns_coeffs` is an unknown preset, if matrices and other leaves lie
         in one buffer, where packed parameters come with a weight_decay_mask, NorMuon, split or shardings, where
         shardings don't fit the parameters or the mesh, where parts don't fit their parameter, and where, inside
         shard_map, NorMuon, a dual norm or a split would need the whole of a sharded parameter; the message names it.
@@ -355,19 +356,19 @@ def muon(
         decayed(weight_decay, weight_decay_mask),
         optax.scale_by_learning_rate(learning_rate),
     )  # fmt: skip
-    # Neither the dual norm nor the neurons' average may be of scaled results, and caution looks at whole updates.
+    # The dual norm and the neurons' averages need unscaled results, and cautious weight decay needs whole updates.
     if normuon_beta2 is not None:
-        of_neurons = scale_by_normuon(normuon_beta2, weight_dimension_numbers=partition.numbers, split=split)
-        of_matrices = optax.chain(parts[0], placement.checked(of_neurons, "normuon_beta2"), *parts[1:])
+        neuron_transform = scale_by_normuon(normuon_beta2, weight_dimension_numbers=partition.numbers, split=split)
+        matrix_transform = optax.chain(parts[0], placement.checked(neuron_transform, "normuon_beta2"), *parts[1:])
     elif adaptive or cautious:
-        of_matrices = optax.chain(*parts)
+        matrix_transform = optax.chain(*parts)
     else:
-        of_matrices = folded(
+        matrix_transform = folded(
             parts, partition.shape_factors(consistent_rms), weight_decay, weight_decay_mask, learning_rate
         )
-    of_the_rest = optax.adamw(
+    other_transform = optax.adamw(
         learning_rate if adam_learning_rate is None else adam_learning_rate,
         b1=adam_b1, b2=adam_b2, eps=eps, eps_root=adam_eps_root, weight_decay=adam_weight_decay,
         mu_dtype=mu_dtype, nesterov=nesterov,
     )  # fmt: skip
-    return optax.partition({"muon": of_matrices, "adam": of_the_rest}, partition.labels)
+    return optax.partition({"muon": matrix_transform, "adam": other_transform}, partition.labels)

@@ -34,8 +34,8 @@ class Partition:
 
     def labels(self, params: Any) -> Any:
         """ "muon" or "adam" for each leaf (of packed parameters, for each buffer), as `optax.partition` wants them."""
-        of_leaves = {"weight_decay_mask": self.weight_decay_mask, "muon_weight_dimension_numbers": self.given}
-        for name, given in of_leaves.items():
+        leaf_options = {"weight_decay_mask": self.weight_decay_mask, "muon_weight_dimension_numbers": self.given}
+        for name, given in leaf_options.items():
             if given is not None and any(map(is_ragged, jax.tree.leaves(params, is_leaf=is_ragged))):
                 raise ValueError(f"muon: {name} cannot be used with packed parameters: it is of leaves")
 
@@ -48,17 +48,17 @@ class Partition:
         """Dimension numbers with the structure that `optax.partition` gives Muon's part of the tree."""
 
         def expand(number: Any, part: Any) -> Any:
-            def of_label(label: Any) -> Any:
+            def with_label(label: Any) -> Any:
                 if jax.tree.leaves(label) == ["muon"]:
                     return number  # for all members of a RaggedArray
                 return jax.tree.map(lambda _: optax.MaskedNode(), label)
 
-            return jax.tree.map(of_label, part, is_leaf=is_ragged)
+            return jax.tree.map(with_label, part, is_leaf=is_ragged)
 
         return jax.tree.map(expand, self._prefix(params), self.labels(params), is_leaf=_is_number)
 
     def shape_factors(self, consistent_rms: Any) -> Callable[[Any], Any]:
-        """A function that gives one number for each leaf of Muon's, or for each part or member of one.
+        """A function that gives one number for each of Muon's leaves, or for each part or member of a leaf.
 
         The numbers are known at trace time unless consistent_rms is traced.
         """
@@ -68,11 +68,11 @@ class Partition:
             structure: Any = jax.tree.structure(updates, is_leaf=is_ragged)
             numbers = structure.flatten_up_to(self.numbers(updates))
             parts = parts_of(updates, self.split)
-            wholes = self.placement.wholes("muon", updates)
+            whole_leaves = self.placement.whole_leaves("muon", updates)
             found = [
                 shape_factor(x, number, 1 if traced else consistent_rms)
-                for leaf, number, of_leaf in zip(wholes, numbers, parts, strict=True)
-                for x in (map(leaf.view, range(len(leaf))) if is_ragged(leaf) else of_leaf or [leaf])
+                for leaf, number, leaf_parts in zip(whole_leaves, numbers, parts, strict=True)
+                for x in (map(leaf.view, range(len(leaf))) if is_ragged(leaf) else leaf_parts or [leaf])
             ]
             static = np.array(found, jax.dtypes.canonicalize_dtype(float))
             return static * consistent_rms if traced else static

@@ -37,8 +37,9 @@ class Placement:
             for x, spec in zip(leaves, found, strict=True)
         ]
 
-    def wholes(self, name: str, tree: Any) -> list[Any]:
-        """The leaves; those of which a device of the enclosing shard_map holds a part, as the shapes of the whole."""
+    def whole_leaves(self, name: str, tree: Any) -> list[Any]:
+        """The leaves; if a device of the enclosing shard_map holds a part of a leaf, the shape of the whole leaf
+        instead."""
         leaves: list[Any] = jax.tree.leaves(tree, is_leaf=is_ragged)
         for index, axis in self._sliced(name, tree):
             shape = whole_shape(leaves[index].shape, axis, mesh_axes(name, self.mesh_axis, self.mesh))
@@ -46,8 +47,8 @@ class Placement:
         return leaves
 
     def refuse_slices(self, name: str, why: str, tree: Any, of: Sequence[bool] | None = None) -> None:
-        """Raises ValueError where a device of the enclosing shard_map holds only a part of a leaf; of: for which leaves
-        that counts."""
+        """Raises ValueError if a device of the enclosing shard_map holds only a part of a leaf; of: the leaves to
+        check."""
         structure = jax.tree.structure(tree, is_leaf=is_ragged)
         for index, _ in self._sliced(name, tree):
             if of is not None and not of[index]:
@@ -67,7 +68,7 @@ class Placement:
         return optax.GradientTransformation(transformation.init, update)
 
     def _sliced(self, name: str, tree: Any) -> list[tuple[int, int]]:
-        """Leaves of which a device of the enclosing shard_map holds a part, with the axis that is divided."""
+        """The leaves that are divided among devices of the enclosing shard_map, with the divided axis."""
         if self.shardings is None:
             return []
         specs = self.specs(name, tree)

@@ -27,7 +27,7 @@ from jax_vbgemm._src.optax.kronecker import (
     grams,
     leaves_of,
     list_of,
-    sandwiched,
+    multiply_both_sides,
     tree_of,
     unflat,
 )
@@ -38,7 +38,7 @@ GRAFT_TYPES = ("sgd", "adagrad", "rmsprop")
 class ShampooState(NamedTuple):
     """Shampoo's state: trees of the parameters' structure; arrays of the shape of the folded matrix.
 
-    statistics: sums or averages of G G^T and G^T G, a pair (left, right) of trees, with None where a parameter has no
+    statistics: sums or averages of G G^T and G^T G, a pair (left, right) of trees, with None if a parameter has no
     factor. preconditioners: their inverse roots.
     diagonal_statistics: the grafted optimizer's second moments; zeros of shape () where it has none.
     momentum, diagonal_momentum: the momentum of Shampoo, and that of the grafted optimizer.
@@ -109,7 +109,7 @@ def shampoo(
       mesh_axis, mesh: as for `soap`: the devices among which the inverse roots are divided.
 
     Raises:
-      ValueError: graft_type is unknown, a number is out of range, axes overlap, `update` gets no params where there is
+      ValueError: graft_type is unknown, a number is out of range, axes overlap, `update` gets no params if there is
         weight decay, the shape of a gradient differs from that of its moments, or, inside shard_map with
         check_vma=True, a gradient varies over mesh_axis.
       TypeError: in `init` and `update`, a parameter is not floating; the message names it. `exponent_override` or
@@ -214,7 +214,7 @@ class _Shampoo:
         diagonal, grafted = _grafted(self.graft_type, gradients, diagonal, self.beta2, self.diagonal_epsilon)
         moves = [
             x * (_norm(step) / (_norm(x) + 1e-16)) if any(leaf.sides) else step
-            for leaf, x, step in zip(found, sandwiched(gradients, roots, self.products), grafted, strict=True)
+            for leaf, x, step in zip(found, multiply_both_sides(gradients, roots, self.products), grafted, strict=True)
         ]
         if isinstance(self.weight_decay, jax.core.Tracer) or self.weight_decay != 0:
             if params is None:
@@ -226,8 +226,8 @@ class _Shampoo:
         graft_momentum = add_scaled(grafted, graft_momentum, weight, self.beta1)
         started = state.count >= self.start_preconditioning_step
 
-        def used(ours: list[jax.Array], of_grafted: list[jax.Array]) -> list[jax.Array]:
-            return [jnp.where(started, *pair) for pair in zip(ours, of_grafted, strict=True)]
+        def used(ours: list[jax.Array], grafted_updates: list[jax.Array]) -> list[jax.Array]:
+            return [jnp.where(started, *pair) for pair in zip(ours, grafted_updates, strict=True)]
 
         totals = used(momentum, graft_momentum)
         if self.nesterov:
@@ -240,41 +240,41 @@ class _Shampoo:
 
     def _new_statistics(self, gradients: list[jax.Array], statistics: list[Factors], count: jax.Array) -> list[Factors]:
         def compute() -> list[jax.Array]:
-            return flat(grams(gradients, statistics, _share(self.beta2), self.beta2, self.products))
+            return flat(grams(gradients, statistics, _new_term_factor(self.beta2), self.beta2, self.products))
 
-        return unflat(statistics, _every(self.statistics_compute_steps, count, compute, flat(statistics)))
+        return unflat(statistics, _every_steps(self.statistics_compute_steps, count, compute, flat(statistics)))
 
     def _new_roots(self, statistics: list[Factors], roots: list[Factors], count: jax.Array) -> list[Factors]:
         """The inverse roots of the statistics; where a root's error is too large, the last root stays."""
         last = flat(roots)
 
         def good_roots(matrices: Sequence[jax.Array], power: Any, ridge: Any, threshold: Any) -> list[jax.Array]:
-            """The roots; NaN where the error is too large."""
+            """The roots, with NaN for those whose error is too large."""
             values, errors = inverse_roots(matrices, [power] * len(matrices), ridge, self.products)
-            good = [error < threshold for error in errors]  # false for NaN
-            return [jnp.where(ok[..., None, None], x, jnp.nan) for ok, x in zip(good, values, strict=True)]
+            is_accurate = [error < threshold for error in errors]  # false for NaN
+            return [jnp.where(ok[..., None, None], x, jnp.nan) for ok, x in zip(is_accurate, values, strict=True)]
 
         def compute() -> list[jax.Array]:
             powers = [self.exponent_override or 2 * len(flat([pair])) for pair in roots]
-            of_factors: list[Any] = flat(
+            old_roots: list[Any] = flat(
                 [Factors(*(p if f is not None else None for f in pair)) for pair, p in zip(roots, powers, strict=True)]
             )
             extras = self.matrix_epsilon, self.inverse_failure_threshold
-            values = self.devices.decomposed(good_roots, flat(statistics), of_factors, extras)
+            values = self.devices.decomposed(good_roots, flat(statistics), old_roots, extras)
             return [jnp.where(jnp.isnan(x), old, x) for x, old in zip(values, last, strict=True)]
 
-        return unflat(roots, _every(self.preconditioning_compute_steps, count, compute, last))
+        return unflat(roots, _every_steps(self.preconditioning_compute_steps, count, compute, last))
 
 
-def _share(beta: Any) -> Any:
-    """The factor of the new term in an average, which is 1 for a sum (beta = 1)."""
+def _new_term_factor(beta: Any) -> Any:
+    """The factor of an average's new term: 1 - beta, or 1 for a sum (beta = 1)."""
     return jnp.where(beta == 1, 1.0, 1 - beta) if isinstance(beta, jax.Array) else 1 - beta or 1
 
 
-def _every(
+def _every_steps(
     steps: Any, count: jax.Array, compute: Callable[[], list[jax.Array]], kept: list[jax.Array]
 ) -> list[jax.Array]:
-    """compute() in every so many steps, and the old values in all other steps."""
+    """compute() in every `steps`-th step, and the old values in all other steps."""
     if isinstance(steps, int) and steps == 1:
         return compute()
     values: list[jax.Array] = jax.lax.cond(count % steps == 0, compute, lambda: kept)
@@ -288,7 +288,7 @@ def _grafted(
     if graft_type == "sgd":
         return diagonal, gradients
     decay = 1 if graft_type == "adagrad" else beta2
-    diagonal = add_scaled([g * g for g in gradients], diagonal, _share(decay), decay)
+    diagonal = add_scaled([g * g for g in gradients], diagonal, _new_term_factor(decay), decay)
     steps = [g / (jnp.sqrt(d) + jnp.asarray(epsilon, d.dtype)) for g, d in zip(gradients, diagonal, strict=True)]
     return diagonal, steps
 

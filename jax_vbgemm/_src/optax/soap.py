@@ -25,7 +25,7 @@ from jax_vbgemm._src.optax.kronecker import (
     grams,
     leaves_of,
     list_of,
-    sandwiched,
+    multiply_both_sides,
     tree_of,
     unflat,
 )
@@ -38,7 +38,7 @@ class SoapState(NamedTuple):
     eigenbasis.
 
     exp_avg, exp_avg_sq: Adam's moments. GG: the averages of G G^T and G^T G, a pair (left, right) of trees, with None
-    where a parameter has no factor. Q: their eigenvectors.
+    if a parameter has no factor. Q: their eigenvectors.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -123,7 +123,7 @@ def scale_by_soap(
             g if any(leaf.sides) else jnp.where(step == 0, jnp.zeros_like(g), g)
             for leaf, g in zip(found, gradients, strict=True)
         ]
-        projected = sandwiched(seen, q, options, transpose=True)
+        projected = multiply_both_sides(seen, q, options, transpose=True)
         average = add_scaled(projected, average, 1 - b1, b1)
         average_sq = add_scaled([x * x for x in projected], average_sq, 1 - b2, b2)
         scale = _bias_correction(step, b1, b2) if correct_bias else 1
@@ -131,7 +131,7 @@ def scale_by_soap(
             m * jnp.asarray(scale, m.dtype) / (jnp.sqrt(v) + jnp.asarray(eps, m.dtype))
             for m, v in zip(average, average_sq, strict=True)
         ]
-        new = sandwiched(normalized, q, options)
+        new = multiply_both_sides(normalized, q, options)
         gg = grams(gradients, gg, 1 - gram_beta, gram_beta, options)
 
         def first(moments: Any) -> Any:
@@ -223,8 +223,8 @@ def soap(
 
     decayed = optax.add_decayed_weights(decay, weight_decay_mask)
     if not isinstance(weight_decay, jax.core.Tracer) and weight_decay == 0:
-        # The state is the same as with a weight decay (which may be a traced number of inject_hyperparams), but
-        # `update` does not need params.
+        # The state is the same as with weight decay (which may be traced, by inject_hyperparams), but `update` does not
+        # need params.
         decayed = optax.GradientTransformation(decayed.init, lambda updates, state, params=None: (updates, state))
     scaled = scale_by_soap(
         b1, b2, shampoo_beta, eps, correct_bias, precondition_frequency, max_precond_dim, precision,
@@ -245,7 +245,7 @@ def _gram_beta(shampoo_beta: Any, b2: Any) -> Any:
 
 
 def _bias_correction(step: jax.Array, b1: Any, b2: Any) -> jax.Array:
-    """What corrects Adam's averages together for their zeros at the start."""
+    """The joint bias correction of Adam's two averages."""
     t = jnp.maximum(step, 1).astype(jax.dtypes.canonicalize_dtype(float))  # 1 - b2^t is rounded once, to the moments'
     correction: jax.Array = jnp.sqrt(1 - b2**t) / (1 - b1**t)
     return correction
@@ -286,7 +286,7 @@ def _refreshed(
         jnp.take_along_axis(power, order[..., None, :], axis=-1) for power, order in zip(powers, orders, strict=True)
     ]
     new = unflat(q, devices.decomposed(_orthogonal_factors, sorted_powers))
-    moved = sandwiched(sandwiched(average, q, options), new, options, transpose=True)
+    moved = multiply_both_sides(multiply_both_sides(average, q, options), new, options, transpose=True)
     squares = []
     for x, order in zip(average_sq, unflat(q, orders), strict=True):
         if order.left is not None:

@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 def parts_of(tree: Any, split: Any) -> list[list[Part] | None]:
-    """The parts of each leaf, of which a RaggedArray is one; None for a leaf that is not split.
+    """The parts of each leaf (a RaggedArray counts as one leaf); None for a leaf that is not split.
 
     split: a mapping, or a function of the path and the shape, as for `muon`.
 
@@ -70,7 +70,7 @@ def parts_of(tree: Any, split: Any) -> list[list[Part] | None]:
 
 
 def _found(split: Mapping[Any, Any], path: str, shape: tuple[int, ...]) -> Any:
-    """The value of the first key that is this shape, or a regular expression that occurs in the path."""
+    """The value of the first key that equals this shape, or is a regular expression that matches in the path."""
     for key, value in split.items():
         if not isinstance(key, str | re.Pattern | tuple | list):
             raise TypeError(f"muon: split has the key {key!r}: it must be a regular expression or a shape")

@@ -1,4 +1,4 @@
-"""What variants of Muon do with orthogonalised updates: normalised neurons and cautious weight decay."""
+"""The steps of Muon variants after orthogonalisation: normalised neurons and cautious weight decay."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def scale_by_normuon(
         results: list[jax.Array] = []
         averages: list[jax.Array] = []
         old = structure.flatten_up_to(state.nu)
-        for x, numbers, nu, of_x in zip(leaves, numbers_of(updates), old, parts, strict=True):
+        for x, numbers, nu, x_parts in zip(leaves, numbers_of(updates), old, parts, strict=True):
             reduction, output = axes_of(x, numbers)
             nu = beta2 * nu + (1 - beta2) * _mean_squares(x, reduction)
             wide = x.astype(accumulator(x.dtype)) / (jnp.sqrt(nu) + eps)
@@ -90,7 +90,7 @@ def scale_by_normuon(
             def norm(x: jax.Array, axes: Any = (*reduction, *output)) -> jax.Array:
                 return jnp.broadcast_to(jnp.sqrt(jnp.sum(_squares(x), axes, keepdims=True)), x.shape)
 
-            scaled = wide * (by_part(norm, x, of_x) / (by_part(norm, wide, of_x) + eps))
+            scaled = wide * (by_part(norm, x, x_parts) / (by_part(norm, wide, x_parts) + eps))
             results.append(scaled.astype(x.dtype))
             averages.append(nu.astype(old[len(averages)].dtype))
         return structure.unflatten(results), NorMuonState(structure.unflatten(averages))
@@ -142,6 +142,6 @@ def _mean_squares(x: jax.Array, axes: Any) -> jax.Array:
 
 
 def _zeros(x: jax.Array, axes: Any) -> jax.Array:
-    """What `_mean_squares` gives for zeros."""
+    """The result of `_mean_squares` for zeros."""
     shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
     return jnp.zeros(shape, jnp.real(jnp.zeros((), accumulator(x.dtype))).dtype)

@@ -18,8 +18,8 @@ PAPERS = tuple(registered.compared for registered in REGISTERED if registered.co
 
 @dataclass(frozen=True)
 class Auto:
-    """By the cost model never slower than the planners in PAPERS; the plan's notes give the predicted time of each.
-    `tall_skinny` is not compared, as its own model chooses its tiles.
+    """Never slower than the planners in PAPERS by the cost model; the plan's notes give each planner's predicted time.
+    `tall_skinny` is not compared, because its own model chooses its tiles.
 
     A paper's planner is skipped where a lower bound of its time exceeds the predicted time of the package's search. All
     papers' planners are skipped where only streaming tiles (tile_families.STREAMING) are worth trying, and on a CPU
@@ -27,7 +27,8 @@ class Auto:
     """
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
-        # A core computes only the part of an edge tile that lies in C, so that one tile shape for all wastes nothing.
+        # A core computes only the part of an edge tile that lies in C, so one tile shape for all problems wastes
+        # nothing.
         ours: Cores | Makespan = Cores() if device.device_type == "cpu" else Makespan()
         drafts = [ours.draft(problems, device, catalogue)]
         rest = ""

@@ -32,13 +32,13 @@ class Cores(DraftPlanner):
             return Uniform(longest.key).draft(problems, device, catalogue)
         drafts = [Uniform().draft(problems, device, catalogue)]
         if device.units > 1 and device.core_rules is not None:
-            own = [tile for tile in catalogue if tile.threads == 1]  # tiles of several threads are a GPU's
+            own = [tile for tile in catalogue if tile.threads == 1]  # tiles with several threads are for GPUs
             drafts += [draft for tile in own for draft in _split(problems, tile, device.core_rules, device, catalogue)]
         return min(drafts, key=lambda draft: draft.seconds)
 
 
 def mostly_write(sizes: ProblemSizes, device: DeviceSpec) -> bool:
-    """Whether the time of all products is that of writing their results, which is shortest along the rows of C."""
+    """Whether all products are bound by writing their results, which is fastest along the rows of C."""
     rules = device.core_rules
     if rules is None or not sizes.has_products.any():
         return False

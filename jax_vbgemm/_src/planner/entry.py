@@ -20,7 +20,7 @@ Planner = Callable[[Sequence[Problem], DeviceSpec, Catalogue], Plan]
 
 PLANNERS: Mapping[str, Planner] = {"auto": Auto(), **{each.name: each.planner for each in REGISTERED}}
 
-# Planners whose plans are not validated in every program, as the tests validate them (tests/conftest.py).
+# Planners whose plans are not validated in every program, because the tests validate them (tests/conftest.py).
 TRUSTED = frozenset({Makespan, *map(type, PLANNERS.values())})
 
 
@@ -64,8 +64,8 @@ def plan_problems(
 
 
 def planner_called(name: str) -> Planner:
-    """The planner of a name in the file of tuned plans: "sort_split", "coordinated binary",
-    "uniform huge/256", "cores", "makespan", "makespan only t128_medium", "makespan without huge/256".
+    """The planner for a name in the file of tuned plans: "sort_split", "coordinated binary", "uniform huge/256",
+    "cores", "makespan", "makespan only t128_medium", "makespan without huge/256".
     """
 
     def tile(text: str) -> TileKey:

@@ -24,7 +24,7 @@ class Registered:
     """A planner that a user may name.
 
     name: the name by which users and plans refer to the planner. planner: the object that the name stands for. origin:
-    the planner's source, for the documents. compared: the version that `auto` compares with its own search; None where
+    the planner's source, for the documents. compared: the version that `auto` compares with its own search; None if
     `auto` does not consider the planner. variants: the versions that `autotune` measures instead of `planner`, by their
     names in its file, for problems where `has_variants` is true. tuned: whether `autotune` measures the planner.
     examples: versions with other options, for the tests.
@@ -63,7 +63,7 @@ REGISTERED = (
     ),
     Registered(
         "coordinated", Coordinated(), "Li et al., PPoPP 2019",
-        # With ordinary tiles, here and below: on tensor cores the own search tries every shape of the papers.
+        # With ordinary tiles, here and below: on tensor cores `makespan` tries every shape of the papers.
         compared=Coordinated(tensor=False),
         # Both heuristics are measured and the faster one is kept, as the paper does for fixed shapes.
         variants={f"coordinated {batching}": Coordinated(batching=batching) for batching in HEURISTICS},

@@ -13,7 +13,7 @@ from jax_vbgemm._src.planner.tables.rules import CallCosts, DotRates
 from jax_vbgemm._src.problem import Problem
 
 
-def _of_data_sheet(device: DeviceSpec) -> DotRates:
+def _data_sheet_rates(device: DeviceSpec) -> DotRates:
     """The rates of a device whose dots were not measured: those of its data sheet, on tensor cores where it has
     them."""
     kinds = ("float32", "tf32", "float64", "bfloat16", "float16")
@@ -23,11 +23,11 @@ def _of_data_sheet(device: DeviceSpec) -> DotRates:
 
 def dots_of(device: DeviceSpec) -> DotRates:
     """The speed of XLA's dots on a device, measured or by its data sheet."""
-    return device.dots or _of_data_sheet(device)
+    return device.dots or _data_sheet_rates(device)
 
 
 def calls_of(device: DeviceSpec) -> CallCosts:
-    """What a call costs beside its kernels; where that was not measured, a copy is one kernel more."""
+    """The overhead of a call besides its kernels; if it was not measured, a copy counts as one more kernel."""
     if device.calls is not None:
         return device.calls
     return CallCosts(
@@ -37,15 +37,15 @@ def calls_of(device: DeviceSpec) -> CallCosts:
     )  # fmt: skip
 
 
-# What a call has to gain on a GPU is chosen by whole programs on an H100 (jax 0.11.2, float32 as TF32). With clear_gain
-# 1.25 and no other rule, a training step of nequix took 25.6 ms in place of 22.0, as XLA had fused products with sides
-# of 3 to 7 (Clebsch-Gordan coefficients) with the arithmetic of edges; with calls that save 10 us by the prediction
-# 21.8 in place of 21.3. Small products with such a side are kernels of their own: a chain of block-sparse tensors took
-# 959 us with them in its calls and 1209 without, its gradient 3916 and 4626 (H200). A layer of species-wise networks
-# (FeNNol) gains 4 to 9 us by the prediction, and the whole program 1.1 to 1.2 times. The norm of a 2 x 2 PEPS with
-# bonds of 6 took 202 us with six calls and 152 without.
-# Seconds for each array of a GPU's call, of which XLA updates the address in a command buffer: estimated from one PEPS
-# on an H100, whose eleven calls have 8900 arrays and whose program took 454 us. Without command buffers it is 0.19 us.
+# The gain that a call must bring on a GPU was chosen by whole programs on an H100 (jax 0.11.2, float32 as TF32). With
+# clear_gain 1.25 and no other rule, a training step of nequix took 25.6 ms in place of 22.0, as XLA had fused products
+# with sides of 3 to 7 (Clebsch-Gordan coefficients) with the arithmetic of edges; with calls that save 10 us by the
+# prediction 21.8 in place of 21.3. Small products with such a side are kernels of their own: a chain of block-sparse
+# tensors took 959 us with them in its calls and 1209 without, its gradient 3916 and 4626 (H200). A layer of
+# species-wise networks (FeNNol) gains 4 to 9 us by the prediction, and the whole program 1.1 to 1.2 times. The norm of
+# a 2 x 2 PEPS with bonds of 6 took 202 us with six calls and 152 without. Seconds for each array of a GPU's call, of
+# which XLA updates the address in a command buffer: estimated from one PEPS on an H100, whose eleven calls have 8900
+# arrays and whose program took 454 us. Without command buffers it is 0.19 us.
 _ARRAY_OF_A_GPU = 0.05e-6
 
 
@@ -53,7 +53,7 @@ _SLICE_OF_K = 1024  # the shortest slice of K that cuBLAS and Triton are assumed
 
 
 def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec, *, bare: bool = False) -> float:
-    """Predicted seconds of XLA's dot for one problem, with scaling the result and adding to it unless it is `bare`.
+    """Predicted seconds of XLA's dot for one problem, including scaling and accumulation unless it is `bare`.
 
     precision: "default", "high" or "highest"; except at "highest", a GPU's dots multiply float32 in TF32.
     """
@@ -69,7 +69,7 @@ def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec
     products = float(batch) * m * n * k
     if known.tiles:
         # Wave quantization: a partial wave of tiles takes as long as a full one. A bare dot of few tiles with a long K
-        # is divided along K; the second kernel of that is left out, as this is the least time of such a dot.
+        # is divided along K; its second kernel is ignored, because this is a lower bound of the time of such a dot.
         def waves(edge: int, slices: int) -> float:
             tiles = batch * math.ceil(m / edge) * math.ceil(n / edge) * slices
             return math.ceil(tiles / device.units) * edge**2 * float(math.ceil(k / slices))
@@ -145,7 +145,7 @@ def split(
 
 @dataclass(frozen=True)
 class Member:
-    """A sum of products, which a call computes at once, or XLA by single dots and additions.
+    """A sum of products, computed by one call, or by XLA's single dots and additions.
 
     problem: the sum as the planner sees it, one product whose K is the total K of its products.
     dots: the products by themselves.
@@ -161,8 +161,7 @@ class Member:
 
 
 class Alternative(NamedTuple):
-    """Another way in which the program would compute all members: products of XLA's, of blocks that are copied
-    together.
+    """Another way to compute all members: XLA's products of blocks that are copied together.
 
     copies: the number of these blocks that consist of several. blocks, elements: how many go into them. signed: whether
     blocks are multiplied by signs on the way.
@@ -230,7 +229,7 @@ def worthwhile(
             other, is_alternative = fused, True
     elif sum(len(member.dots) for member in members) > most_dots:
         other = math.inf
-    # What the members that leave the batch take is the same in a program of dots.
+    # Members that leave the batch take as long as in a program of dots.
     left = 0.0 if is_alternative else sum(x for x, out in zip(alone_seconds, best.alone, strict=True) if out)
     least_gain = costs.least_gain
     if alternative is not None and is_alternative:
@@ -280,10 +279,10 @@ def _split(
     none = (False,) * members
     best = Split(none, members_seconds(none, batched_seconds), batched_seconds, batched_seconds, dots_seconds)
     for limit in sorted(set(size_class), reverse=True):
-        alone = tuple(of_member >= limit for of_member in size_class)
+        alone = tuple(member_class >= limit for member_class in size_class)
         seconds = sum(cost for cost, out in zip(alone_seconds, alone, strict=True) if out)
         if seconds >= best.seconds:
-            break  # lower limits would only take out more members
+            break  # lower limits would only remove more members
         in_batch = batch_seconds([i for i, out in enumerate(alone) if not out])
         seconds += in_batch
         if seconds < best.seconds:

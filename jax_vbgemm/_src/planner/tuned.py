@@ -27,7 +27,7 @@ _VERSION = 1
 
 
 def cache_file() -> Path | None:
-    """The path of the file: that of VBGEMM_CACHE, None where that is "off", by default one in the user's cache
+    """The path of the file: that of VBGEMM_CACHE, None if that is "off", by default one in the user's cache
     folder."""
     named = os.environ.get(VARIABLE, "")
     if named:
@@ -54,9 +54,9 @@ def key_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue
 
 
 def winner_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> str | None:
-    """The name of the fastest planner for these problems ("uniform huge/256"), None where none was measured.
+    """The name of the fastest planner for these problems ("uniform huge/256"), None if none was measured.
 
-    Raises ValueError, naming the file, where it is not a file of tuned plans, and OSError where it can't be read.
+    Raises ValueError, naming the file, where it is not a file of tuned plans, and OSError if it can't be read.
     """
     file = cache_file()
     if file is None:
@@ -66,7 +66,7 @@ def winner_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalo
     except OSError:
         return None
     _refuse_unless_regular(file, status)
-    # The file is only ever replaced as a whole, so that its inode, time and size identify its content.
+    # The file is only ever replaced as a whole, so its inode, time and size identify its content.
     entries = _read(file, (status.st_ino, status.st_mtime_ns, status.st_size))
     if not entries:
         return None
@@ -82,7 +82,7 @@ def check(file: Path) -> None:
 
 def store(file: Path, key: str, entry: Mapping[str, Any]) -> None:
     """Adds or replaces an entry; entries that other processes added meanwhile stay. Raises the errors of `winner_of`,
-    and OSError where the file can't be written."""
+    and OSError if the file can't be written."""
     with _locked(file):
         entries = dict(_kept(file))
         entries[key] = dict(entry)
@@ -100,7 +100,8 @@ def store(file: Path, key: str, entry: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """A lock against other writers: of two that read the file at the same time, the later would drop an entry."""
+    """A lock against other writers: if two read the file at the same time, the later writer would drop the other's
+    entry."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():

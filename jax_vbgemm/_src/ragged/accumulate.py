@@ -45,10 +45,10 @@ def _backward(ragged: Ragged, residuals: tuple[Any, ...], cotangent: jax.Array) 
     factors, contraction = gradient_of_rhs(*in_one_dtype(lhs, cotangent), ragged)
     adding = contraction._replace(out_dtype=total.dtype, extras=(*ragged.extras, "accumulator"))
     total[...] = bind([*factors, *integers, total[...]], adding)
-    of_lhs = jax.linear_transpose(lambda x: bind([x, rhs, *integers], ragged), lhs)
-    # The ordinary gradient of rhs. Where only `total` is wanted, the compiler removes it.
-    of_rhs = jax.linear_transpose(lambda x: bind([lhs, x, *integers], ragged), rhs)
-    return None, *of_lhs(cotangent), *of_rhs(cotangent), *(None for _ in integers)
+    transpose_lhs = jax.linear_transpose(lambda x: bind([x, rhs, *integers], ragged), lhs)
+    # The ordinary gradient of rhs. If only `total` is used, the compiler removes it.
+    transpose_rhs = jax.linear_transpose(lambda x: bind([lhs, x, *integers], ragged), rhs)
+    return None, *transpose_lhs(cotangent), *transpose_rhs(cotangent), *(None for _ in integers)
 
 
 _product.defvjp(_forward, _backward)

@@ -20,15 +20,15 @@ from jax_vbgemm._src.util import compat
 
 
 class AlignedGroups(NamedTuple):
-    """sizes: int32 (groups,), the rows of each group that exist. rows: int32, which row is at each place where groups
-    begin at multiples of SCALED, or -1 where none is."""
+    """sizes: int32 (groups,), the rows of each group that exist. rows: int32, the row at each position of the aligned
+    layout, in which groups begin at multiples of SCALED, or -1."""
 
     sizes: jax.Array
     rows: jax.Array
 
 
 def aligned_groups(group_sizes: jax.Array, m: Any) -> AlignedGroups:
-    """The places of m rows in groups; there is room for any sizes."""
+    """The aligned positions of m rows in groups, with room for any sizes."""
     groups = len(group_sizes)
     begin, end = rows_of_groups(group_sizes, None, m, groups)
     sizes = end - begin
@@ -51,7 +51,7 @@ def quantized_contraction(
     """
     form = Ragged(
         np.dtype(dtype), len(sizes), contraction=True, transpose_rhs=True, extras=("lhs_scale", "rhs_scale"),
-        precision=jax.lax.Precision.HIGHEST,  # of XLA's product, where the kernel cannot compute this one
+        precision=jax.lax.Precision.HIGHEST,  # precision of XLA's product if the kernel cannot compute it
         implementation=implementation,
     )  # fmt: skip
     values, scales = (

@@ -1,4 +1,4 @@
-"""The public functions for groups whose sizes are data, with their checks of arguments."""
+"""The public functions for groups with runtime sizes, and the checks of their arguments."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def ragged_dot(
     implementation: str | None = None,
     group_size_hint: int | Sequence[int] | None = None,
 ) -> jax.Array:
-    """Multiplies each row by the matrix of its group: `jax.lax.ragged_dot`, with sizes that are data.
+    """Multiplies each row by the matrix of its group: `jax.lax.ragged_dot`, with runtime group sizes.
 
     Rows lie in the order of their groups: the first group_sizes[0] rows of lhs belong to group 0, the next
     group_sizes[1] to group 1, and so on. Row i of the result is
 
         row_scale[i] * activation(lhs[i] @ rhs[group of i] + bias[group of i])
 
-    and zero where i lies after the last group. The host never reads the sizes: one compiled program serves all sizes.
+    and zero if i lies after the last group. The host never reads the sizes: one compiled program serves all sizes.
     Derivatives of any order with respect to lhs, rhs, bias and row_scale, and vmap over any of the operands.
 
     >>> import jax.numpy as jnp
@@ -77,10 +77,10 @@ def ragged_dot(
         sides, are multiplied as they are, with `transpose_rhs` and with scales of (1, 128) or whole rows of lhs and of
         (1, 128, 128), whole columns or whole matrices of rhs, and summed in float32, 128 products at a time (of int8
         these sums are exact, as is the whole one where scales hold for all of K, below 131072); elsewhere they are
-        widened before the product.
-        Beside rows of bfloat16 or float16, `Scaled` weights of int8, int4 or float8_e4m3fn with `transpose_rhs` stay
-        narrow in memory where groups have few rows (a decoding step of a mixture, which reads little but weights);
-        their scales are of single columns or of 128, with all of K or 128 steps of it. Other weights are widened.
+        widened before the product. Beside rows of bfloat16 or float16, `Scaled` weights of int8, int4 or float8_e4m3fn
+        with `transpose_rhs` stay narrow in memory where groups have few rows (a decoding step of a mixture, which reads
+        little but weights); a scale covers one or 128 columns, and all of K or 128 K elements. Other weights are
+        widened.
       rhs: (g, k, n), or (g, n, k) where `transpose_rhs`; or a pair of such arrays, which stand for one with the columns
         of both side by side. On GPUs of compute capability 9.0 neither the pair nor its gradient is copied (for
         bfloat16 and float16; without `gated`, for multiples of 64 columns). Dtypes promote as in jnp.matmul. A float8
@@ -90,8 +90,8 @@ def ragged_dot(
         of a group without rows are never read. A NaN in one group's rows or weights, or in rows after the last group,
         does not reach the results of other groups.
       precision: as in jax.lax.dot; `jax.default_matmul_precision` counts. Of two `Scaled` 8-bit floats,
-        "ANY_F8_ANY_F8_F32_FAST_ACCUM" (a jax.lax.DotAlgorithmPreset) lets a GPU's tensor cores add all of K with some
-        14 bits, where scales hold for all of K; otherwise they add 128 steps so, and these sums are added in float32.
+        "ANY_F8_ANY_F8_F32_FAST_ACCUM" (a jax.lax.DotAlgorithmPreset) lets a GPU's tensor cores add all of K with about
+        14 bits, if there is one scale along K; otherwise they add 128 elements so, and these sums are added in float32.
       preferred_element_type: the result's dtype, as in jax.lax.dot.
       group_offset: an integer, () or (1,): the first group to which rhs and bias belong; group_sizes may then have any
         length. Rows of groups without weights are zeros. (One of many devices has a part of the experts, for example.)
@@ -137,7 +137,7 @@ def ragged_dot(
       ValueError: shapes don't fit, dtypes differ under strict promotion, an option is unknown, or a gated product has
         no activation; the message names the argument and both shapes.
       TypeError: an operand is not an array, sizes or offset are not integers, a flag is not a bool.
-      NotImplementedError: implementation="kernel" where there is no kernel.
+      NotImplementedError: implementation="kernel" if there is no kernel.
     """
     name = "ragged_dot"
     second = None
@@ -205,19 +205,19 @@ def ragged_dot(
     if gated and n % 2:
         raise ValueError(f"{name}: rhs is {rhs.shape}: gate and up lie side by side, but {n} is odd")
     wide = accumulator(out_dtype)
-    of_epilogue: dict[str, jax.Array] = {}
+    epilogue_operands: dict[str, jax.Array] = {}
     if bias is not None:
-        of_epilogue["bias"] = extra_operand(
+        epilogue_operands["bias"] = extra_operand(
             name, "bias", bias, (groups, n), "(g, 2 n)" if gated else "(g, n)", out_dtype
         )
     if row_scale is not None:
-        of_epilogue["row_scale"] = extra_operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
+        epilogue_operands["row_scale"] = extra_operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
     extras = ({} if second is None else {"second": second.astype(rhs.dtype)}) | scales
     if group_offset is not None:
         extras["group_offset"] = scalar_integer(name, "group_offset", group_offset)
     if rhs_gradient is not None:
         check_sums(name, "rhs_gradient", rhs_gradient, "rhs", rhs.shape, rhs.dtype)
-    operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **of_epilogue, **extras, **selection}
+    operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **epilogue_operands, **extras, **selection}
     refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     ragged = Ragged(
         out_dtype=np.dtype(out_dtype),
@@ -235,7 +235,9 @@ def ragged_dot(
     if rhs_gradient is not None:
         known = rows_with_weights(group_sizes, extras.get("group_offset"), m, groups) if undefined_rest else None
         rows = composed.selected_rows(lhs, known=known, **selection) if selection else lhs
-        return accumulate.product(ragged, rhs_gradient, rows, rhs, group_sizes, *of_epilogue.values(), *extras.values())
+        return accumulate.product(
+            ragged, rhs_gradient, rows, rhs, group_sizes, *epilogue_operands.values(), *extras.values()
+        )
     after = None
     if jnp.issubdtype(out_dtype, jnp.complexfloating):
         after = operands.pop("row_scale", None)  # kernels scale rows of real results only; XLA scales complex ones
@@ -250,8 +252,8 @@ def ragged_dot(
 def _scaled_factors(
     name: str, lhs: Any, rhs: Any, preferred: Any, *, transpose_rhs: bool
 ) -> tuple[Any, Any, dict[str, jax.Array], Any]:
-    """Both factors, their scales, which the primitive takes, and the result's dtype. A factor in blocks that the
-    primitive does not know, or beside one that is not scaled, is converted."""
+    """Both factors, their scales, which the primitive takes, and the result's dtype. A factor with blocks that the
+    primitive does not support, or next to an unscaled factor, is converted."""
     if not (isinstance(lhs, Scaled) and isinstance(rhs, Scaled)):
         check_options(name, None, preferred)
         if preferred is not None:
@@ -283,7 +285,7 @@ def _pair(name: str, rhs: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
 
 
 def check_groups(name: str, **shapes: tuple[Any, ...]) -> None:
-    """Raises where the number of groups, the first size of each argument's shape, is symbolic (jax.export)."""
+    """Raises if the number of groups, the first size of each argument's shape, is symbolic (jax.export)."""
     for argument, shape in shapes.items():
         if not compat.is_static(shape[:1]):
             raise ValueError(
@@ -292,7 +294,7 @@ def check_groups(name: str, **shapes: tuple[Any, ...]) -> None:
 
 
 def check_sums(name: str, argument: str, sums: Any, weights: str, shape: tuple[int, ...], dtype: Any) -> None:
-    """Raises where `sums` is no Ref to which the gradient of weights of this shape and dtype can be added."""
+    """Raises unless `sums` is a Ref to which the gradient of weights of this shape and dtype can be added."""
     wide = accumulator(dtype)
     rule = f"a jax.Ref of {np.dtype(wide)}{shape}, for sums of the gradient of {weights}"
     if not isinstance(sums, jax.Ref):
@@ -361,7 +363,7 @@ def dtypes_of_product(lhs: Any, rhs: Any, precision: Any = None, preferred: Any 
 
 
 def sizes_argument(name: str, value: Any) -> jax.Array:
-    """Group sizes as int32 or int64. Larger sizes saturate, as no operand has so many rows."""
+    """Group sizes as int32 or int64. Larger sizes saturate, because no operand has more rows."""
     sizes = _integers(name, "group_sizes", value)
     if sizes.dtype in (np.int32, np.int64):
         return sizes

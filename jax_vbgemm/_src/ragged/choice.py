@@ -1,4 +1,4 @@
-"""What computes a ragged product: which parts of it XLA computes, and which kernel the rest."""
+"""Decides which parts of a ragged product XLA computes, and which kernel computes the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Choice(NamedTuple):
     """What computes a product.
 
     parts: what XLA computes around it, outermost first: names of composed.FORMS, each with the reason. product: what
-    remains. why: the reason for which XLA computes that, too; None where a kernel does, on a GPU by `plan`.
+    remains. why: the reason for which XLA computes that, too; None if a kernel does, on a GPU by `plan`.
     """
 
     parts: dict[str, str]
@@ -84,8 +84,8 @@ def choose(program: LoweredProgram, dtypes: FactorDtypes, shapes: Sequence[Shape
 def _reasons(
     ragged: Ragged, sizes: RaggedSizes, kind: str | None, why: str | None, planned: plan.RaggedPlan | None
 ) -> dict[str, str]:
-    """The parts of a product that its kernel does not compute, each with the reason. Where XLA computes the product, it
-    has the operands that the CPU's kernel has."""
+    """The parts of a product that its kernel does not compute, each with the reason. If XLA computes the product, it
+    takes the same operands as the CPU's kernel."""
     pipelined = planned is not None and planned.only_pipelined
     kernel = "cpu" if planned is None else "pipelined" if pipelined else "tiles"
     lacks = why or (planned.why if planned else "the CPU's kernel does not") or "the program may run on another GPU"
@@ -136,7 +136,7 @@ def _remaining(part: str, shapes: Sequence[Shape], sizes: RaggedSizes, ragged: R
 def _why_not_kernel(
     program: LoweredProgram, dtypes: FactorDtypes, shapes: Sequence[Shape], ragged: Ragged
 ) -> str | None:
-    """Why XLA has to compute a product; None where a kernel can."""
+    """The reason why XLA has to compute a product; None if a kernel can."""
     platform, dtype = program.platform, dtypes.lhs
     if ragged.implementation == "xla":
         return "XLA was asked for"
@@ -165,7 +165,7 @@ def _counts(sizes: RaggedSizes) -> Shape:
 
 
 def _why_no_sizes(sizes: RaggedSizes) -> str | None:
-    """Why a kernel cannot take these sizes; None where it can."""
+    """The reason why a kernel cannot take these sizes; None if it can."""
     stated = (*_counts(sizes), sizes.columns, math.prod(sizes.batch), sizes.lhs_rows)
     if 0 in stated:
         return "nothing is to be multiplied"

@@ -1,4 +1,4 @@
-"""Parts of a product as work of XLA before and after it: for derivatives, and for kernels without these parts."""
+"""Parts of a product that XLA computes before or after it, for derivatives and for kernels without these parts."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def gathered(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> j
 def selected_rows(
     lhs: jax.Array, gather: jax.Array, slots: jax.Array | None = None, known: jax.Array | None = None
 ) -> jax.Array:
-    """The rows that `gather` names, with batch dimensions, which broadcast. known: which of them are needed; the others
-    are zeros, and their cotangents are not read."""
+    """The rows that `gather` names, with batch dimensions, which broadcast. known: which rows are needed; the others
+    become zeros, and their cotangents are not read."""
     parts = {"lhs": (lhs, 2), "gather": (gather, 1), "slots": (slots, 2), "known": (known, 1)}
     given = {name: (x, rank) for name, (x, rank) in parts.items() if x is not None}
     depth = max(x.ndim - rank for x, rank in given.values())
@@ -78,7 +78,7 @@ def gated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.
     both = product([lhs, rhs, group_sizes, *extras.values()], remaining("gates", ragged))
     value = activated(both.astype(accumulator(ragged.out_dtype)), ragged.epilogue.activation, halves=True)
     if scale is None:
-        return value.astype(ragged.out_dtype)  # rows without weights are zero: their `up` is
+        return value.astype(ragged.out_dtype)  # rows without weights are zero, as their `up` is zero
     return _scaled(value, scale, lhs, group_sizes, extras, ragged)
 
 
@@ -114,7 +114,7 @@ def rounded_up(group_sizes: jax.Array, m: int) -> jax.Array:
 
 
 def halved(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
-    """The product of both halves, one after the other; of a contraction, that of a copy of the half."""
+    """The products of both halves, one after the other; in a contraction, the product of a copy of the half."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     rest = remaining("halves", ragged)
     if ragged.contraction:
@@ -122,19 +122,19 @@ def halved(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax
         lhs, rhs = (_half(x, which) if side == name else x for name, x in (("lhs", lhs), ("rhs", rhs)))
         return product([lhs, rhs, group_sizes, *extras.values()], rest)
     weights = {"first": rhs, "second": extras.pop("second")}
-    of_columns = ragged.halves == "columns"
+    halves_columns = ragged.halves == "columns"
 
     def part(which: str) -> jax.Array:
         own = dict(extras)
-        if of_columns and "bias" in own:
+        if halves_columns and "bias" in own:
             own["bias"] = _half(own["bias"], which)
-        rows = lhs if of_columns else _half(lhs, which)
+        rows = lhs if halves_columns else _half(lhs, which)
         return product([rows, weights[which], group_sizes, *own.values()], rest)
 
     first, second = part("first"), part("second")
     return (
         jnp.concatenate(jnp.broadcast_arrays(first, second), axis=-1)
-        if of_columns
+        if halves_columns
         else (first + second).astype(ragged.out_dtype)
     )
 
@@ -145,8 +145,7 @@ def _half(x: jax.Array, which: str) -> jax.Array:
 
 
 def scaled(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
-    """row_scale activation(product + bias), of which the product's kernel computes all but the scale, without rounding
-    before it."""
+    """row_scale activation(product + bias); the product's kernel computes all but the scale, without rounding."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     scale = extras.pop("row_scale")
     rest = remaining("row_scale", ragged)
@@ -180,7 +179,7 @@ def remaining(part: str, ragged: Ragged) -> Ragged:
                 wide = wide._replace(out_dtype=np.dtype(np.float32))
             return wide._replace(transpose_rhs=False) if ragged.contraction else wide
         case "halves":
-            # Both parts of a sum are added before they are rounded.
+            # The two parts of a sum are added before rounding.
             dtype = accumulator(ragged.out_dtype) if ragged.halves == "k" else ragged.out_dtype
             return ragged.without("second")._replace(halves="none", out_dtype=dtype)
         case "row_scale":

@@ -22,8 +22,8 @@ from jax_vbgemm._src.util import compat
 
 
 def stacked(matrices: Sequence[jax.Array], *, columns: int = 0, rows: int = 0) -> jax.Array:
-    """Matrices of different shapes as one array, padded by zeros to the largest number of rows and of columns, and to
-    these at least."""
+    """Matrices of different shapes as one array, padded with zeros to the largest number of rows and columns, and at
+    least to the given ones."""
     k, n = (max(sizes) for sizes in zip((rows, columns), *(x.shape for x in matrices), strict=True))
     return jnp.stack([jnp.pad(x, ((0, k - x.shape[0]), (0, n - x.shape[1]))) for x in matrices])
 
@@ -35,13 +35,13 @@ def only_own_columns(lines: jax.Array, group_sizes: jax.Array, widths: Sequence[
 
 
 def width_of_lines(lines: jax.Array, group_sizes: jax.Array, widths: Sequence[int]) -> jax.Array:
-    """(rows,): the width of each line's group; lines after the last group have that of some group."""
+    """(rows,): the width of each line's group; arbitrary for lines after the last group."""
     rows = rows_of_groups(group_sizes, None, lines.shape[0], len(widths))
     return jnp.array(widths, jnp.int32)[group_of(lax.iota(jnp.int32, lines.shape[0]), rows.end)]
 
 
 def whole_rows(group_sizes: jax.Array, widths: np.ndarray, elements: Any, count: Any) -> jax.Array:
-    """How many rows of each group lie completely in so many elements, of `count` rows in all."""
+    """The number of each group's rows, of `count` rows in all, that lie completely within `elements` elements."""
     sizes = _size_of(rows_of_groups(group_sizes, None, count, len(widths)))
     if compat.certainly(lambda: count * int(widths.max()) <= elements):
         return sizes
@@ -72,7 +72,7 @@ def to_flat_rows(lines: jax.Array, group_sizes: jax.Array, widths: np.ndarray, s
 
 
 def _places(group_sizes: jax.Array, widths: np.ndarray, count: Any, size: Any) -> jax.Array:
-    """Where each element of the lines (count, widest) lies among `size` flat ones; `size` where it does not exist."""
+    """The index of each element of the lines (count, widest) in the flat array; `size` if it does not exist."""
     _refuse_large(size)
     rows = rows_of_groups(group_sizes, None, count, len(widths))
     width = jnp.asarray(widths)

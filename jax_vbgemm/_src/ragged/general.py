@@ -129,7 +129,8 @@ def ragged_dot_general(
 
 
 def _check_shapes(lhs: Any, rhs: Any, group_sizes: Any, weights: int, numbers: Any) -> None:
-    """Raises JAX's errors by its shape rule, which knows no group_offset: it is shown the sizes of `weights` groups."""
+    """Raises JAX's errors by JAX's shape rule, which does not know group_offset and gets the sizes of `weights`
+    groups."""
     jax.eval_shape(
         lambda lhs, rhs, sizes: jax.lax.ragged_dot_general(lhs, rhs, sizes, numbers),
         *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (lhs, rhs)),
@@ -154,10 +155,10 @@ def _ragged_rows(
     rhs_free = _others(rhs, *rhs_contract, *rhs_batch, *numbers.rhs_group_dimensions)
     row = numbers.lhs_ragged_dimensions[0]
     place = lhs_free.index(row)
-    before, behind = lhs_free[:place], lhs_free[place + 1 :]
-    batch, outer, inner = (_shape(lhs, dims) for dims in (lhs_batch, before, behind))
+    before, trailing = lhs_free[:place], lhs_free[place + 1 :]
+    batch, outer, inner = (_shape(lhs, dims) for dims in (lhs_batch, before, trailing))
     k, n = math.prod(_shape(lhs, lhs_contract)), math.prod(_shape(rhs, rhs_free))
-    x = lhs.transpose([*lhs_batch, *before, *behind, row, *lhs_contract])
+    x = lhs.transpose([*lhs_batch, *before, *trailing, row, *lhs_contract])
     x = x.reshape([*batch, *outer, *inner, lhs.shape[row], k])
     w = rhs.transpose([*rhs_batch, *numbers.rhs_group_dimensions, *rhs_contract, *rhs_free])
     w = w.reshape([*batch, *(1 for _ in (*outer, *inner)), ragged.groups, k, n])
@@ -180,20 +181,20 @@ def _ragged_contraction(
     """The product whose ragged dimension is contracted, added to `total` if it is given.
 
     Contracting dimensions before the ragged one have group sizes of their own: they are batch dimensions, over which
-    the result is summed. Those after it are merged with it, so that each row stands for several.
+    the result is summed. Those after it are merged with it, so that one row represents several.
     """
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers.dot_dimension_numbers
     place = lhs_contract.index(numbers.lhs_ragged_dimensions[0])
     batch, outer = _shape(lhs, lhs_batch), _shape(lhs, lhs_contract[:place])
-    rows, *behind = _shape(lhs, lhs_contract[place:])
-    times = math.prod(behind)
+    rows, *trailing = _shape(lhs, lhs_contract[place:])
+    times = math.prod(trailing)
     lhs_free, rhs_free = _others(lhs, *lhs_contract, *lhs_batch), _others(rhs, *rhs_contract, *rhs_batch)
 
-    def turned(x: jax.Array, contract: Sequence[int], batch_dims: Sequence[int], free: Sequence[int]) -> jax.Array:
+    def arranged(x: jax.Array, contract: Sequence[int], batch_dims: Sequence[int], free: Sequence[int]) -> jax.Array:
         shape = [*batch, *outer, rows * times, math.prod(_shape(x, free))]
         return x.transpose([*batch_dims, *contract, *free]).reshape(shape)
 
-    operands = [turned(lhs, lhs_contract, lhs_batch, lhs_free), turned(rhs, rhs_contract, rhs_batch, rhs_free)]
+    operands = [arranged(lhs, lhs_contract, lhs_batch, lhs_free), arranged(rhs, rhs_contract, rhs_batch, rhs_free)]
     group_sizes, *extras = sizes_and_offset
     if group_sizes.ndim > 1:
         group_sizes = group_sizes.reshape([*batch, *outer, group_sizes.shape[-1]])
@@ -212,8 +213,8 @@ def _ragged_contraction(
         return y if total is None else total + y
     if total is not None:
         ragged = ragged._replace(extras=(*ragged.extras, "accumulator"))
-        of_groups = total.reshape(ragged.groups, *batch, operands[0].shape[-1], operands[1].shape[-1])
-        operands.append(jnp.moveaxis(of_groups, 0, -3))
+        group_totals = total.reshape(ragged.groups, *batch, operands[0].shape[-1], operands[1].shape[-1])
+        operands.append(jnp.moveaxis(group_totals, 0, -3))
     return jnp.moveaxis(bind(operands, ragged), -3, 0).reshape(shape)
 
 

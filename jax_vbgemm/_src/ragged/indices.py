@@ -1,4 +1,4 @@
-"""Indices that are data: clamped to the legal range, with those out of range counted and reported by checkify."""
+"""Runtime indices: clamped to the legal range; those out of range are counted and reported by checkify."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def clamp(name: str, argument: str, index: jax.Array, size: Any) -> tuple[jax.Ar
 
 
 def reported(value: jax.Array, wrong: jax.Array, message: str) -> jax.Array:
-    """The value, an array of integers. Where `wrong`, a number of errors, is not 0, checkify's user checks raise the
-    message, in which {wrong} stands for the number.
+    """The value, an array of integers. If `wrong`, a number of errors, is not 0, checkify's user checks raise the
+    message, in which {wrong} is the number.
 
     The check of `checkify.debug_check` is an effect of every program that contains it, also of programs without
     checkify: jax.export cannot serialize these, and jit does not call them by its fast path. This primitive has no

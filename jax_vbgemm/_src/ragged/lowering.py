@@ -34,8 +34,8 @@ def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
 
     def product(operands: Sequence[jax.Array], rest: Ragged, parts: tuple[str, ...]) -> jax.Array:
         if parts:
-            around = composed.FORMS[parts[0]]
-            return around(*operands, ragged=rest, product=partial(product, parts=parts[1:]))
+            compose = composed.FORMS[parts[0]]
+            return compose(*operands, ragged=rest, product=partial(product, parts=parts[1:]))
         if choice.why:
             return reference.result(*operands, ragged=rest)
         return _call(operands, platform, rest, choice.plan)
@@ -48,15 +48,15 @@ def _lower_elsewhere(ctx: Any, *operands: Any, ragged: Ragged) -> Any:
 
 
 def collapsed(batch: Shape, operands: Sequence[Shape]) -> list[Shape] | None:
-    """The batch dimensions of each operand where those along which the same operands are shared are one; None where
-    more than two remain.
+    """Each operand's batch dimensions after merging dimensions that the same operands share; None if more than two
+    remain.
 
     `operands`: the batch dimensions of each operand, aligned with those of the call at the last dimension; an operand
     is shared along a dimension that it lacks or where it has size 1.
     """
     aligned = [(1,) * (len(batch) - len(shape)) + tuple(shape) for shape in operands]
     counts: list[int] = []
-    owners: list[list[bool]] = []  # of each remaining dimension: which operands have it
+    owners: list[list[bool]] = []  # for each remaining dimension: the operands that have it
     for axis, size in enumerate(batch):
         if size == 1:
             continue

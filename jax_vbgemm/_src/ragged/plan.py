@@ -1,4 +1,4 @@
-"""The plan of a ragged product on a GPU: by which kernel, and by which tiles."""
+"""The plan of a ragged product on a GPU: its kernel and its tiles."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RaggedPlan(NamedTuple):
 
     @property
     def only_pipelined(self) -> bool:
-        """Whether the pipelined kernel, which alone has a row scale and gates, computes the product for certain."""
+        """Whether the product is certain to run on the pipelined kernel, which alone supports row scales and gates."""
         return self.tile < 0
 
     @property
@@ -91,7 +91,7 @@ NONE = RaggedPlan(SHAPES[0], counted=False, tile=-1, workspace=0)
 
 
 def why_not_pipelined(kind: str, device: DeviceSpec, product: Product) -> str | None:
-    """Why a device's pipelined kernel cannot compute a product; None where it can."""
+    """The reason why a device's pipelined kernel cannot compute a product; None if it can."""
     if not has_pipeline(kind, device, product):
         return f"{device.name} has no pipelined kernel of this arithmetic and layout"
     n = product.columns // 2 if product.gated else product.columns
@@ -118,12 +118,12 @@ def has_pipeline(
         list(ARITHMETICS).index(kind), list(DTYPES).index(rhs), product.contraction, product.transpose_rhs, gathers,
         SHAPES.index(shape),
     )  # fmt: skip
-    # Only csrc/gpu/sm90 has them; a device that runs its kernel of batches runs these too.
+    # Only csrc/gpu/sm90 has them; a device that runs its kernel for batches runs these too.
     return compiled and "m384_pipelined" in catalogue_for("bfloat16", device).kernels
 
 
 def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> RaggedPlan | None:
-    """The plan for an arithmetic on a device; None where the product has too many tiles. certain: the program will run
+    """The plan for an arithmetic on a device; None if the product has too many tiles. certain: the program will run
     on such a device. Otherwise a product for the pipelined kernel gets a tile of the catalogue as well."""
     why = why_not_pipelined(kind, device, product)
     rules = device.ragged_rules
@@ -142,7 +142,7 @@ def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> R
 
 
 def tile_shape(kind: str, device: DeviceSpec, product: Product) -> str:
-    """The fastest shape by a device's rules; without rules the narrowest that holds all columns, in single blocks.
+    """The fastest shape by a device's rules; without rules, the narrowest one that holds all columns, without clusters.
 
     In clusters of two thread blocks these share the copies of what two neighbouring tiles have in common: the columns
     of rhs, or the rows of lhs.
@@ -164,8 +164,8 @@ def takes_from_counter(rules: RaggedRules | None, product: Product) -> bool:
 
 @lru_cache(maxsize=256)
 def catalogue_tile(kind: str, device: DeviceSpec, product: Product) -> int | None:
-    """The tile of the catalogue with the smallest predicted time for groups around the typical size, of those with
-    which the list of tiles is not too long; None where there is none."""
+    """The tile of the catalogue with the smallest predicted time for groups around the typical size, among tiles whose
+    list does not get too long; None if there is none."""
     groups = min(product.groups, product.total_groups)
     # Groups differ in size, so that their last tiles are half full on average.
     each = [min(max(1, product.rows * half // 2), product.m) for half in (1, 2, 3)]
@@ -176,7 +176,7 @@ def catalogue_tile(kind: str, device: DeviceSpec, product: Product) -> int | Non
         return None
     catalogue = catalogue.only(lambda tile: tile in tiles)
     if device.calibration is None and catalogue.on_tensor_cores:
-        catalogue = catalogue.only(lambda tile: tile.tensor)  # as the papers' planners, for want of measurements
+        catalogue = catalogue.only(lambda tile: tile.tensor)  # as in the papers' planners, because nothing was measured
     return int(Uniform().draft(problems, device, catalogue).tile_id[0])
 
 

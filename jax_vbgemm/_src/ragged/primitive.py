@@ -19,8 +19,8 @@ Shape = tuple[Any, ...]
 
 
 class Operand(NamedTuple):
-    """An operand of a call, or the result. Its shapes in both forms are names of fields of `RaggedSizes`; None where a
-    call of that form does not have it. kernels: those that have it."""
+    """An operand of a call, or the result. Its shapes in both forms are names of fields of `RaggedSizes`; None if a
+    call of that form does not have it. kernels: those that support it."""
 
     name: str
     type: str
@@ -47,7 +47,7 @@ the columns of lhs or of rhs takes part."""
 
 
 SCALED: int = _core.RAGGED_SCALED
-"""The steps of K, and the columns of rhs, of a scale."""
+"""The number of K elements, and of columns of rhs, per scale."""
 
 
 class Ragged(NamedTuple):
@@ -60,9 +60,9 @@ class Ragged(NamedTuple):
     With gather, lhs is (..., rows, k), and row gather[i] of it, which must exist, takes the place of row i. Only the
     gradient of lhs uses slots (..., rows, terms), the inverse selection: which rows of the product each row becomes.
 
-    lhs_scale and rhs_scale multiply the factors of an 8-bit product: one for each SCALED steps of K (and columns of
+    lhs_scale and rhs_scale multiply the factors of an 8-bit product: one for each SCALED K elements (and columns of
     rhs), or for all of them. Those of rhs may also be of single columns with all of K. In a mixed product rhs alone has
-    8 or 4 bits and scales, and those of single columns may be of SCALED steps of K. A contraction with scales has
+    8 or 4 bits and scales, and those of single columns may be of SCALED K elements. A contraction with scales has
     `transpose_rhs`: then lhs and rhs are (columns, rows), their scales (blocks of columns, blocks of rows), and each
     group's size counts as rounded up to a multiple of SCALED.
 
@@ -104,12 +104,12 @@ class Ragged(NamedTuple):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether rhs has 8 or 4 bits beside an lhs of 16."""
+        """Whether rhs has 8 or 4 bits and lhs has 16."""
         return "rhs_scale" in self.extras and "lhs_scale" not in self.extras
 
     @property
     def typical_rows(self) -> int | None:
-        """The number of rows of a typical group; None where the caller gave no hint."""
+        """The number of rows of a typical group; None if the caller gave no hint."""
         return sum(self.hint) // max(len(self.hint), 1) if isinstance(self.hint, tuple) else self.hint
 
     @property
@@ -121,7 +121,7 @@ class Ragged(NamedTuple):
         """The shape of an operand, or of the result, without its batch dimensions, by the names of its sizes."""
         shape = operand.contraction if self.contraction else operand.rows
         assert shape is not None, f"{operand.name} is not for this form"
-        # Of ragged rows, what has a matrix for each group; of a contraction, both factors and their scales.
+        # In ragged rows, the operands with a matrix for each group; in a contraction, both factors and their scales.
         transposed = self.transpose_rhs and operand != RESULT and len(shape) == (2 if self.contraction else 3)
         return (*shape[:-2], shape[-1], shape[-2]) if transposed else shape
 
@@ -139,7 +139,7 @@ class Ragged(NamedTuple):
         return lhs, rhs, group_sizes, dict(zip(self.names[len(REQUIRED) :], rest, strict=True))
 
     def without_epilogue(self, out_dtype: Any, extras: dict[str, Any]) -> tuple[Ragged, list[Any]]:
-        """The same product without its epilogue, in a dtype, and the extras that it still has, of those by name."""
+        """The same product without its epilogue, with result `dtype`, and those of the named extras that remain."""
         kept = [name for name in self.extras if name in ("second", "group_offset")]
         plain = self._replace(out_dtype=out_dtype, epilogue=Epilogue(), extras=tuple(kept))
         return plain, [extras[name] for name in kept]
@@ -172,7 +172,7 @@ class RaggedSizes(NamedTuple):
 
 
 def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> RaggedSizes:
-    """The sizes of a call over operands of these shapes; ValueError where they don't fit."""
+    """The sizes of a call over operands of these shapes; ValueError if they don't fit."""
     of = dict(zip(ragged.names, shapes, strict=True))
     ranks = ragged.core_ranks()
     leading = [shape[: len(shape) - rank] for shape, rank in zip(shapes, ranks, strict=True)]

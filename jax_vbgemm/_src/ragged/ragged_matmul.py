@@ -44,7 +44,7 @@ def ragged_matmul(
     with zeros after the last row. The program computes from the sizes where each group begins; the host never reads
     them.
 
-    The matrices are padded to one shape and stacked in each call, and the product is a `ragged_dot`. Where they don't
+    The matrices are padded to one shape and stacked in each call, and the product is a `ragged_dot`. If they don't
     change, pad and stack them once and call that.
 
     Adapters of different ranks, one for each group of tokens, are two calls, with flat rows in between:
@@ -79,7 +79,7 @@ def ragged_matmul(
       ValueError: shapes don't fit, dtypes differ under strict promotion, or an option is unknown; the message names the
         argument and both shapes.
       TypeError: a leaf is not an array, sizes are not integers, a flag is not a bool.
-      NotImplementedError: implementation="kernel" where there is no kernel.
+      NotImplementedError: implementation="kernel" if there is no kernel.
     """
     name = "ragged_matmul"
     if not isinstance(transpose_b, bool | np.bool_):
@@ -148,8 +148,8 @@ def _multiplied(operands: list[jax.Array], product: Ragged, ks: np.ndarray, ns: 
         zeros = jnp.zeros((size,) if is_flat else (rows, widest), product.out_dtype)
         return compat.unite_varying([zeros, *operands])[0]
     x = x.reshape(-1)
-    # A row that does not lie in x completely is left out before anything is multiplied: zeros in its place would still
-    # be multiplied by the matrix of its group, which may hold NaN.
+    # Rows that do not lie completely in x are removed before anything is multiplied: zeros in its place would still be
+    # multiplied by the matrix of its group, which may hold NaN.
     sizes = whole_rows(group_sizes, ks, x.size, rows)
     y = bind([to_lines(x, sizes, ks, rows), stacked(matrices), sizes], product)
     return to_flat_rows(y, sizes, ns, size) if is_flat else y

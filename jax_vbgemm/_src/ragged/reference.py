@@ -30,7 +30,7 @@ Form = Callable[..., Any]
 
 
 class Rows(NamedTuple):
-    """Where the rows of groups with weights begin and end: int32 (groups,) each, within [0, m], in order."""
+    """The first row and the end of each group with weights: int32 (groups,) each, within [0, m], ascending."""
 
     begin: jax.Array
     end: jax.Array
@@ -40,7 +40,7 @@ def rows_of_groups(group_sizes: jax.Array, group_offset: jax.Array | None, m: An
     """The rows of each group that has weights. For any sizes, they are in bounds and don't overlap."""
     m = jnp.asarray(m, jnp.int32)
     sizes = jnp.clip(group_sizes, 0, m.astype(group_sizes.dtype)).astype(jnp.int32)
-    # Prefix sums that saturate at m, as ordinary sums of too large sizes might overflow.
+    # Prefix sums that saturate at m, because ordinary sums of large sizes might overflow.
     ends = lax.associative_scan(lambda x, y: x + jnp.minimum(y, m - x), sizes)
     bounds = jnp.concatenate([jnp.zeros((1,), jnp.int32), ends])
     if group_offset is None:
@@ -104,27 +104,27 @@ def result(*operands: jax.Array, ragged: Ragged) -> jax.Array:
 def mapped(form: Form) -> Form:
     """`form` over one more leading batch dimension, along which operands of size 1 are shared."""
 
-    def of_all(*operands: jax.Array) -> Any:
+    def over_batch(*operands: jax.Array) -> Any:
         shared = [compat.is_static(x.shape[:1]) and x.shape[0] == 1 for x in operands]
         values = [x[0] if yes else x for x, yes in zip(operands, shared, strict=True)]
         if all(shared):
             return jax.tree.map(lambda result: result[None], form(*values))
         return jax.vmap(form, in_axes=[None if yes else 0 for yes in shared])(*values)
 
-    return of_all
+    return over_batch
 
 
 class Tiles(NamedTuple):
     """The tiles of all groups, in the order of the groups.
 
     group: (tiles,) the group of each tile. rows: (tiles, tile rows) the row indices, and valid: which of them exist.
-    of_group: the number of tiles of each group; end: its prefix sums, each group included.
+    group_tiles: the number of tiles of each group; end: its prefix sums, each group included.
     """
 
     group: jax.Array
     rows: jax.Array
     valid: jax.Array
-    of_group: jax.Array
+    group_tiles: jax.Array
     end: jax.Array
 
 
@@ -155,17 +155,17 @@ def group_of(index: jax.Array, end: jax.Array) -> jax.Array:
     return jnp.minimum(segment_of(index, end), len(end) - 1)
 
 
-# Weights of so many bytes are copied at once in any case: a loop over fewer costs time and saves little.
+# Weights of up to this many bytes are always copied at once: a loop would cost time and save little.
 _SMALL_COPY = 2**24
 
 
 def _parts(tiles: Any, rhs: jax.Array, wide: Any) -> int:
-    """In how many parts the tiles are multiplied, such that the weights copied for a part, in the accumulator's dtype,
-    take half of the memory of rhs at most."""
+    """The number of parts in which the tiles are multiplied: the weights copied for a part, in the accumulator's dtype,
+    take at most half of the memory of rhs."""
     if not compat.is_static((tiles, *rhs.shape)):
         return 1
-    of_tile = max(math.prod(rhs.shape[1:]), 1) * np.dtype(wide).itemsize
-    at_once: int = max(rhs.size * rhs.dtype.itemsize // 2, _SMALL_COPY) // of_tile
+    tile_bytes = max(math.prod(rhs.shape[1:]), 1) * np.dtype(wide).itemsize
+    at_once: int = max(rhs.size * rhs.dtype.itemsize // 2, _SMALL_COPY) // tile_bytes
     parts: int = -(-tiles // max(at_once, 1))
     return max(parts, 1)
 
@@ -179,15 +179,15 @@ def _selected_bits(x: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _in_parts(products: Callable[..., jax.Array], tiles: Tiles, parts: int) -> jax.Array:
-    """The products of all tiles, by group and rows, of one part of the tiles after another."""
+    """The products of all tiles, by group and rows, one part of the tiles after another."""
     if parts == 1:
         return products(tiles.group, tiles.rows)
-    of_part = -(-len(tiles.group) // parts)
-    missing = of_part * parts - len(tiles.group)
-    group = jnp.pad(tiles.group, (0, missing)).reshape(parts, of_part)
-    rows = jnp.pad(tiles.rows, ((0, missing), (0, 0))).reshape(parts, of_part, -1)
+    tiles_per_part = -(-len(tiles.group) // parts)
+    missing = tiles_per_part * parts - len(tiles.group)
+    group = jnp.pad(tiles.group, (0, missing)).reshape(parts, tiles_per_part)
+    rows = jnp.pad(tiles.rows, ((0, missing), (0, 0))).reshape(parts, tiles_per_part, -1)
     done: jax.Array = lax.map(lambda part: products(*part), (group, rows))
-    return done.reshape(parts * of_part, *done.shape[2:])
+    return done.reshape(parts * tiles_per_part, *done.shape[2:])
 
 
 def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
@@ -212,7 +212,7 @@ def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
     row = lax.iota(jnp.int32, m)
     group = group_of(row, rows.end)
     size = tiles.rows.shape[1]
-    slot = (tiles.end - tiles.of_group)[group] * size + row - rows.begin[group]
+    slot = (tiles.end - tiles.group_tiles)[group] * size + row - rows.begin[group]
     total = total.reshape(-1, total.shape[-1]).at[slot].get(mode="clip")
     if "bias" in extras:
         extras["bias"] = extras["bias"][group]

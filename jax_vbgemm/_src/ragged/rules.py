@@ -39,7 +39,7 @@ def _sum(parts: Sequence[Any], like: jax.Array) -> Any:
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> tuple[Any, Any]:
     if "gather" in ragged.extras:  # the gradient of the weights needs the rows themselves
         return _jvp_of(composed.gathered, primals, tangents, ragged)
-    if ragged.contraction and ragged.halves != "none":  # a cotangent of the operand has both halves
+    if ragged.contraction and ragged.halves != "none":  # the operand's cotangent has both halves
         return _jvp_of(composed.halved, primals, tangents, ragged)
     if ragged.has_scales:
         return _jvp_of(composed.widened, primals, tangents, ragged)
@@ -60,8 +60,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         for name, tangent in d_weights.items():
             if name in weights:
                 weights[name] = tangent if _is_nonzero(tangent) else jnp.zeros_like(weights[name])
-        of_rhs, *others = weights.values()
-        parts.append(bind([lhs, of_rhs, group_sizes, *others], plain))
+        half, *others = weights.values()
+        parts.append(bind([lhs, half, group_sizes, *others], plain))
     if not ragged.has_epilogue:
         value = bind(primals, ragged)
         if _is_nonzero(d_extras.get("accumulator")):
@@ -81,7 +81,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
             return value, _sum(parts, value)
         tangent = _sum(parts, value)
         if scale is not None:
-            # The tangent of a row without weights is 0, even if its row_scale holds NaN.
+            # The tangent of a row without weights is 0 even if its row_scale holds NaN.
             known = known_rows(group_sizes, extras, lhs, ragged)
             tangent = finish(tangent.astype(scale.dtype), after_bias, extras, known, ragged.out_dtype)
         if epilogue.activation == "relu":
@@ -121,7 +121,7 @@ def _jvp_of(
     """The derivative of another form of the same product; the product itself where nothing moves."""
     moving = [index for index, tangent in enumerate(tangents) if _is_nonzero(tangent)]
 
-    def of_moving(*values: Any) -> jax.Array:
+    def with_moving(*values: Any) -> jax.Array:
         operands = list(primals)
         for index, value in zip(moving, values, strict=True):
             operands[index] = value
@@ -130,7 +130,7 @@ def _jvp_of(
     if not moving:
         value = bind(primals, ragged)
         return value, _sum([], value)
-    value, tangent = jax.jvp(of_moving, [primals[i] for i in moving], [tangents[i] for i in moving])
+    value, tangent = jax.jvp(with_moving, [primals[i] for i in moving], [tangents[i] for i in moving])
     return value, tangent
 
 
@@ -195,7 +195,7 @@ def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
 def _derived(
     cotangent: jax.Array, operands: Sequence[Any], index: int, ragged: Ragged
 ) -> tuple[tuple[jax.Array, jax.Array], Ragged]:
-    """lhs and rhs of the product that is the cotangent of an operand (lhs, rhs or second), and its form."""
+    """The factors of the product that is the cotangent of an operand (lhs, rhs or second), and its form."""
     if index == 0:
         ct, rhs = in_one_dtype(cotangent, operands[1])
         if ragged.contraction:
@@ -223,7 +223,7 @@ def _transpose_by_tangent(cotangent: jax.Array, operands: Sequence[Any], ragged:
     aval = operands[index].aval
 
     def tangent(moving: jax.Array) -> jax.Array:
-        # With the linear operand at 0, the result is the constant part, which the transpose leaves out.
+        # With the linear operand set to 0, the result is the constant part, which the transpose omits.
         zero = [jnp.zeros(aval.shape, aval.dtype) if yes else x for x, yes in zip(operands, linear, strict=True)]
         tangents = [moving if yes else None for yes in linear]
         result: jax.Array = _jvp(zero, tangents, ragged=ragged)[1]

@@ -1,19 +1,19 @@
-"""Which of several consecutive segments each index lies in."""
+"""Finds the segment of each index among consecutive segments."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
-# XLA's CPU backend fuses the comparison with up to so many ends, and holds all of its results in memory beyond that
+# XLA's CPU backend fuses the comparison with up to this many ends, and stores all of its results in memory for more
 # (JAX 0.10.2: 1 GB for 4 million indices and 64 ends).
 _FEW_SEGMENTS = 32
 
 
 def segment_of(index: jax.Array, end: jax.Array) -> jax.Array:
-    """How many ends lie at or before each index: (m,) int32, for indices (m,) and ends (n,) in order.
+    """The number of ends at or before each index: (m,) int32, for indices (m,) and ascending ends (n,).
 
-    That is the number of the first segment that ends after the index, or n where there is none.
+    That is the number of the first segment that ends after the index, or n if there is none.
     """
     # jnp.searchsorted fails in a shard_map that is manual over some of the mesh's axes only (JAX 0.10.2 to 0.11.2), and
     # its search is a loop, of many kernels on a GPU.

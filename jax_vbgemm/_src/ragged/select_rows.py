@@ -29,7 +29,7 @@ from jax_vbgemm._src.util import compat
 
 LEAST_BYTES = 2**23
 """Of a result that the kernel writes: the smallest one measured (H200, 69eccb5: 5.4 us by XLA, 3.4 by the kernel)."""
-_VECTOR_BYTES = 16  # as which the kernel copies rows (csrc/gpu/host/rows_by_index_call.h)
+_VECTOR_BYTES = 16  # the unit in which the kernel copies rows (csrc/gpu/host/rows_by_index_call.h)
 
 
 def select_rows(x: jax.Array, index: jax.Array, back: jax.Array, *, fills: bool = False) -> jax.Array:
@@ -40,7 +40,7 @@ def select_rows(x: jax.Array, index: jax.Array, back: jax.Array, *, fills: bool 
     transpose uses it. Derivatives of any order, and vmap over any operand.
     """
     result: jax.Array
-    # The last operand is the array whose dtype the kernel has (array_kernels.lower).
+    # The last operand is the array whose dtype selects the kernel (array_kernels.lower).
     (result,) = select_rows_p.bind(*compat.unite_varying((index, back, x)), fills=fills)
     return result
 
@@ -81,12 +81,14 @@ def _moved(x: jax.Array, index: jax.Array, mode: str) -> jax.Array:
 
 
 def _moved_in_words(x: jax.Array, index: jax.Array, mode: str) -> jax.Array:
-    """x[index], as words of 8 bytes: XLA moves rows element by element on CUDA. (On CPUs it takes longer for words.)"""
-    in_word = 8 // x.dtype.itemsize
-    if in_word < 2 or not compat.is_static(x.shape[1:]) or x.shape[1] % in_word:
+    """x[index], copied as 8-byte words: on CUDA XLA copies rows element by element. (On CPUs words are slower.)"""
+    elements_per_word = 8 // x.dtype.itemsize
+    if elements_per_word < 2 or not compat.is_static(x.shape[1:]) or x.shape[1] % elements_per_word:
         return _moved(x, index, mode)
     with jax.enable_x64(True):
-        words = lax.bitcast_convert_type(x.reshape(x.shape[0], x.shape[1] // in_word, in_word), np.uint64)
+        words = lax.bitcast_convert_type(
+            x.reshape(x.shape[0], x.shape[1] // elements_per_word, elements_per_word), np.uint64
+        )
         rows = lax.bitcast_convert_type(_moved(words, index, mode), x.dtype)
     return rows.reshape(index.shape[0], x.shape[1])
 

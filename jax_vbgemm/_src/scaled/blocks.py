@@ -1,8 +1,8 @@
-"""Numbers in blocks with scales: the definition in jnp, and a primitive that is one kernel on a GPU.
+"""Block-scaled quantization: the definition in jnp, and a primitive that is one kernel on a GPU.
 
 XLA reads its operand once for the scales and again for the values, and once more for their transpose, which products
-along the other dimension need: 8-bit tensor cores read operands along K alone. The kernel reads it once, and what a
-gate makes of it is never written to memory.
+along the other dimension need: 8-bit tensor cores read operands along K alone. The kernel reads it once, and a gate's
+results are never written to memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0, "int4"
 SIDE: int = _core.RAGGED_SCALED
 """The columns, and except in blocks of a single row the rows, of the kernel's blocks (csrc/gpu/host/quantize_launch.h).
 """
-# Of which the kernel's columns, and the rows that it transposes, are multiples.
+# The kernel's columns, and the rows that it transposes, must be multiples of this.
 _PIECE, _TRANSPOSED_PIECE = 8, 16
 
 
@@ -37,7 +37,7 @@ def scales_of(x: jax.Array, dtype: str, block: tuple[int, ...]) -> jax.Array:
     numbers, NaN for a block with NaN or infinity."""
     blocks = split(x.astype(np.float32), block)
     inside = tuple(range(1, blocks.ndim, 2))
-    # As integers, among which NaN is the largest: a maximum of floats that XLA has fused may lose it (JAX 0.10.2, CPU).
+    # As integers, where NaN is the largest: a fused maximum of floats may lose NaN (JAX 0.10.2, CPU).
     bits = jax.lax.bitcast_convert_type(jnp.abs(blocks), np.uint32)
     largest = jnp.max(bits, axis=inside, initial=0)
     magnitude = jax.lax.bitcast_convert_type(largest, np.float32)
@@ -48,7 +48,7 @@ def scales_of(x: jax.Array, dtype: str, block: tuple[int, ...]) -> jax.Array:
 
 
 def values_of(x: jax.Array, dtype: str, block: tuple[int, ...], scales: jax.Array) -> jax.Array:
-    """x times the reciprocal of its block's scale, rounded to nearest, ties to even; what is too large saturates."""
+    """x times the reciprocal of its block's scale, rounded to nearest, ties to even; large values saturate."""
     blocks = split(x.astype(np.float32), block)
     largest = LARGEST[dtype]
     ratio = jnp.clip(blocks * (1 / jnp.expand_dims(scales, tuple(range(1, blocks.ndim, 2)))), -largest, largest)
@@ -63,8 +63,8 @@ def _reciprocal(dtype: str) -> np.float32:
 def has_kernel(x: jax.Array, dtype: str, block: tuple[int, ...]) -> bool:
     """Whether `quantized` may be a kernel for blocks of these sizes of x, on a platform that has it."""
     of_rows = block == (1,) * (x.ndim - 1) + (SIDE,)
-    of_matrices = x.ndim > 1 and block == (1,) * (x.ndim - 2) + (SIDE, SIDE)
-    return dtype.startswith("float8") and (of_rows or of_matrices) and compat.is_static(x.shape) and x.size > 0
+    per_matrix = x.ndim > 1 and block == (1,) * (x.ndim - 2) + (SIDE, SIDE)
+    return dtype.startswith("float8") and (of_rows or per_matrix) and compat.is_static(x.shape) and x.size > 0
 
 
 FORMS = ("plain", "gated", "gated_gradient")
@@ -76,7 +76,7 @@ GATES = ("silu", "gelu")
 
 
 class Rounded(NamedTuple):
-    """8-bit floats and their scales; what was not asked for is None.
+    """8-bit floats and their scales; outputs that were not requested are None.
 
     Attributes:
       values: (matrices, rows, columns).
@@ -95,7 +95,7 @@ class Rounded(NamedTuple):
 
 
 class Quantization(NamedTuple):
-    """What is quantized and what is wanted; given: the operands, in order.
+    """The operands and the requested outputs of a quantization; given: the names of the operands, in order.
 
     A gate's results are row_scale activation(gate) up, in sums' dtype, where (gate, up) are both halves of the columns
     of sums. Of the gradient of the sums, x is that of these results; its partials are the sums over SIDE columns of x
@@ -135,7 +135,7 @@ def quantized(
             given[name] = value.astype(np.int32)
         elif value.dtype == np.float64:
             given[name] = value.astype(np.float32)
-    # The last one is an array whose dtype the kernel has (array_kernels.define).
+    # The last one is an array whose dtype selects the kernel (array_kernels.define).
     names = tuple(sorted(given, key=lambda name: name in ("x", "sums")))
     ordered = compat.unite_varying([given[name] for name in names])
     how = Quantization(dtype, names, form, activation, of_rows, in_rows, in_columns, value_rows)

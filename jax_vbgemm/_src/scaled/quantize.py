@@ -1,4 +1,4 @@
-"""quantize: floating-point numbers as numbers of 8 or 4 bits with scales."""
+"""quantize: floating-point values to 8-bit or 4-bit values with scales."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Scaled:
 
     Raises:
       ValueError: the dtypes or shapes don't fit.
-      TypeError: block is no tuple of positive integers, at most one for each dimension.
+      TypeError: block is not a tuple of positive integers, at most one for each dimension.
     """
 
     values: Any
@@ -66,7 +66,7 @@ class Scaled:
 
     @classmethod
     def tree_unflatten(cls, block: tuple[int, ...], leaves: Any) -> Scaled:
-        scaled = object.__new__(cls)  # without checks: a transformation's leaves may be anything
+        scaled = object.__new__(cls)  # without checks: the leaves may be anything in transformations
         for name, leaf in zip(("values", "scales", "block"), (*leaves, block), strict=True):
             object.__setattr__(scaled, name, leaf)
         return scaled
@@ -96,12 +96,12 @@ class Scaled:
 
     @property
     def mT(self) -> Scaled:
-        """With the last two dimensions exchanged."""
+        """The transpose of the last two dimensions."""
         *leading, rows, columns = self.sizes if len(self.block) < 2 else self.block
         return Scaled(self.values.mT, self.scales.mT, (*leading, columns, rows))
 
     def dequantized(self, dtype: Any = np.float32) -> jax.Array:
-        """The numbers, values times scales in float32, in a floating-point dtype."""
+        """The values times their scales, computed in float32 and converted to a floating-point dtype."""
         wide: jax.Array = self.values.astype(np.float32) * spread(self.scales, self.shape, self.sizes)
         return wide.astype(dtype)
 
@@ -112,7 +112,7 @@ def blocks_in(shape: tuple[Any, ...], block: tuple[int, ...]) -> tuple[Any, ...]
 
 
 def spread(scales: jax.Array, shape: tuple[Any, ...], block: tuple[int, ...]) -> jax.Array:
-    """The scale of each element of an array in blocks; where there is one block, of any size."""
+    """The scale of each element of an array in blocks; if there is one block, of any size."""
     block = tuple(size if count == 1 else each for size, count, each in zip(shape, scales.shape, block, strict=True))
     blocked = jnp.expand_dims(scales, tuple(range(1, 2 * scales.ndim, 2)))
     return merged(jnp.broadcast_to(blocked, [x for pair in zip(scales.shape, block, strict=True) for x in pair]), shape)

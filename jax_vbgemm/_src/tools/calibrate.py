@@ -17,7 +17,7 @@ from jax_vbgemm._src.problem import Problem, ProblemSizes
 from jax_vbgemm._src.tools.shapes import named_problems
 
 # The measured arithmetics as pairs of dtype and precision, by their names in the CSV files of gpu_driver. On a device
-# with tensor cores, each is another arithmetic.
+# with tensor cores, each pair is a different arithmetic.
 PRECISIONS = {
     "fp32": ("float32", "highest"),
     "3xtf32": ("float32", "high"),
@@ -86,7 +86,7 @@ def read_driver(files: Iterable[Path], folder: Path | None, device: DeviceSpec) 
 def calibrate(points: Points, device: DeviceSpec, output: Path, commit: str, say: Callable[[str], Any]) -> None:
     """Fits every tile and writes the device's rows, with today's date and the commit of the kernels.
 
-    Raises ValueError where there is nothing to fit.
+    Raises ValueError if there is nothing to fit.
     """
     if not points:
         raise ValueError("calibrate: nothing was measured with one tile for all problems")

@@ -36,7 +36,7 @@ def show_backends() -> None:
 
 
 def why_no_device(backend: backends.Backend) -> str:
-    """Why JAX sees no device of a backend whose module is installed."""
+    """The reason why JAX sees no device of a backend whose module is installed."""
     if backend.name == "cuda":
         assert backend.module is not None
         needed, known = backend.module.cuda_versions()
@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit must not fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail
         return 128 + 13
 
 
@@ -163,14 +163,14 @@ def run(arguments: list[str] | None) -> int:
             parser.error(str(error))
         return 0
     try:
-        problems, of_file = read_shapes(options.file)
-        dtype = options.dtype or of_file.get("dtype", "float32")
+        problems, file_options = read_shapes(options.file)
+        dtype = options.dtype or file_options.get("dtype", "float32")
         made = vb.plan(
             problems,
             dtype=_DTYPES.get(dtype, dtype),
             device=options.device,
             planner=options.planner,
-            precision=options.precision or of_file.get("precision"),
+            precision=options.precision or file_options.get("precision"),
         )
         print(made)
         if options.plot is not None:

@@ -89,7 +89,7 @@ def side_by_side(functions: list[Callable[..., Any]], args: Block, rounds: int =
 
 
 def run(batch: int = 1) -> int:
-    """Runs the demo; returns the process's exit code, 1 where a result is wrong beyond rounding."""
+    """Runs the demo; returns the process's exit code, 1 if a result is wrong beyond rounding."""
     console = Console()
     title = f"GoogLeNet, {batch} image(s), float32 on {jax.devices()[0].device_kind}; times in us"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)  # fits 80 columns
@@ -107,14 +107,14 @@ def run(batch: int = 1) -> int:
             error = max(error, relative_error(jax.jit(gradient)(*args)[1], gradients))
             worst = max(worst, error)
             ours, theirs = side_by_side([vb.batched_matmul, loop], args)
-            ours_gradient, theirs_gradient = side_by_side([gradient, loop_gradient], args)
+            fused_result, loop_result = side_by_side([gradient, loop_gradient], args)
             ratios.append(theirs / ours)
-            gradient_ratios.append(theirs_gradient / ours_gradient)
+            gradient_ratios.append(loop_result / fused_result)
             flops = sum(2 * p.m * p.n * p.k * batch for p in problems)
             table.add_row(
                 name, str(len(problems)), f"{flops / 1e6:.1f}", f"{error:.0e}",
                 f"{ours * 1e6:.0f}", f"{theirs * 1e6:.0f}", f"{ratios[-1]:.2f}x",
-                f"{ours_gradient * 1e6:.0f}", f"{theirs_gradient * 1e6:.0f}", f"{gradient_ratios[-1]:.2f}x",
+                f"{fused_result * 1e6:.0f}", f"{loop_result * 1e6:.0f}", f"{gradient_ratios[-1]:.2f}x",
             )  # fmt: skip
     console.print(table)
     right = worst < 1e-4

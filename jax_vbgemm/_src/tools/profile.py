@@ -1,7 +1,7 @@
 """python -m jax_vbgemm profile: measures on this machine's GPU what Rivera et al. profile offline for TSM2 and ISM2.
 
 The latencies of section 3.6.2 are measured with a single block. It has t1 threads with t3 loads each in flight, so that
-by the model its time grows by latency / t3 with each step of K. The latency is that of the memory while A comes from
+by the model its time grows by latency / t3 with each K element. The latency is that of the memory while A comes from
 memory. While A stays in the caches, it is that of multiply-adds (an upper bound, as it includes the cache). t1 and tcf
 are those of the fastest row tiles (sections 3.6.3 and 5.2).
 """
@@ -22,7 +22,7 @@ from jax_vbgemm._src.problem import Problem
 # (problems, dtype, precision, tiles) -> seconds of a call with each tile
 Measure = Callable[[tuple[Problem, ...], str, str, Sequence[TileKey]], Sequence[float]]
 
-LONE = "skinny-128x8"  # a tile that is built for every real dtype
+SINGLE_TILE = "skinny-128x8"  # a tile that is built for every real dtype
 IN_MEMORY = (1 << 18, 1 << 19)  # K of one block: even 128 rows of bfloat16 are then larger than the last-level cache
 IN_CACHE = (1 << 11, 1 << 12)
 ROWS_OF_A = (10**5, 10**6)
@@ -60,20 +60,21 @@ class Profile:
 def profile(device: DeviceSpec, dtype: str, precision: str, measure: Measure, say: Callable[[str], Any]) -> Profile:
     """The latencies, t1 and tcf of `device`, on which `measure` runs.
 
-    Raises ValueError where the device has no row tile for the dtype.
+    Raises ValueError if the device has no row tile for the dtype.
     """
     catalogue = catalogue_for(kind_of(dtype, precision, device), device)
     tiles = list(ROWS.tiles_of(catalogue))
     if not tiles:
         raise ValueError(f"profile: no row tiles are built for {catalogue.kind} on {device.name}")
-    lone = catalogue.find(LONE)
+    single_tile = catalogue.find(SINGLE_TILE)
 
     def latency(what: str, depths: tuple[int, int]) -> float:
-        say(f"{what}: one block of {LONE}, K of {depths[0]} and {depths[1]}")
+        say(f"{what}: one block of {SINGLE_TILE}, K of {depths[0]} and {depths[1]}")
         first, second = (
-            measure((Problem(lone.m, lone.n, depth),), dtype, precision, [lone.key])[0] for depth in depths
+            measure((Problem(single_tile.m, single_tile.n, depth),), dtype, precision, [single_tile.key])[0]
+            for depth in depths
         )
-        loads = kernel_of(lone, lone.n, lone.m, depths[0], device, catalogue).t3
+        loads = kernel_of(single_tile, single_tile.n, single_tile.m, depths[0], device, catalogue).t3
         return max(loads * (second - first) / (depths[1] - depths[0]), 0.0)
 
     memory, product = latency("memory", IN_MEMORY), latency("products", IN_CACHE)
@@ -89,7 +90,7 @@ def profile(device: DeviceSpec, dtype: str, precision: str, measure: Measure, sa
 
 
 def _narrowest(tiles: Iterable[TileShape], n: int) -> list[TileShape]:
-    """The row tiles that read A once and compute the fewest masked columns."""
+    """The row tiles that read A once and compute the fewest columns outside of C."""
     holding = [tile for tile in tiles if tile.n >= n]
     width = min(tile.n for tile in holding)
     return [tile for tile in holding if tile.n == width]
@@ -105,11 +106,11 @@ class _Times:
 
     def add(self, tiles: Sequence[TileShape], seconds: Sequence[float]) -> None:
         self._problems += 1
-        of_tcf: dict[int, float] = {}
+        ratio_by_tcf: dict[int, float] = {}
         for tile, value in zip(tiles, seconds, strict=True):
             tcf = tile.m // tile.threads
-            of_tcf[tcf] = min(value, of_tcf.get(tcf, value))
-        for tcf, value in of_tcf.items():
+            ratio_by_tcf[tcf] = min(value, ratio_by_tcf.get(tcf, value))
+        for tcf, value in ratio_by_tcf.items():
             self._slower.setdefault(tcf, []).append(value / min(seconds))
 
     def best(self) -> int:

@@ -91,8 +91,8 @@ def named_problems(name: str, folder: Path | None) -> tuple[Problem, ...]:
 
 @lru_cache(maxsize=1)
 def calibration_sample() -> tuple[tuple[Problem, ...], ...]:
-    """The workloads that `calibrate` measures, chosen so that they determine all coefficients, with aligned and odd
-    rows.
+    """The workloads that `calibrate` measures: aligned and unaligned rows, chosen so that they determine all
+    coefficients.
 
     They have few blocks or many rounds, a short or a long K, and results with one or two small dimensions, for the
     tiles that suit those.

@@ -15,7 +15,7 @@ _SAMPLE_SECONDS = 0.01  # the number of iterations of a timing is chosen for thi
 
 
 def looped(function: Callable[..., Any] | None, iterations: int) -> Any:
-    """A jitted function that calls `function` so many times and returns the last results; None: an empty loop.
+    """A jitted function that calls `function` this many times and returns the last results; None: an empty loop.
 
     Each iteration's operands pass an optimisation barrier together with the loop's counter, and its results are
     carried, so that nothing is hoisted or dropped and no kernel is added.

@@ -34,7 +34,7 @@ from jax_vbgemm._src.tools.timing import seconds_in_loop
 from jax_vbgemm._src.util.shown import shown
 
 # A plan is measured if its predicted time is within this factor of the best; the error of the model is smaller.
-_PROMISING = 1.5
+_MAX_RATIO = 1.5
 _MOST_TILES = 8
 
 
@@ -46,7 +46,7 @@ class Tuned:
       plan: the fastest `Plan`, which `planner="auto"` takes from now on.
       winner: the name of the candidate that this plan belongs to.
       seconds: the median time of a call with each candidate, in seconds, by the candidate's name.
-      default: the name of the candidate whose plan the cost model alone would choose, None where it is not known.
+      default: the name of the candidate whose plan the cost model alone would choose, None if it is not known.
     """
 
     plan: Plan
@@ -55,7 +55,7 @@ class Tuned:
     default: str | None = None
 
     def __repr__(self) -> str:
-        """The winner, what it gains over the default plan, and a line for each candidate; `print(tuned.plan)` shows the
+        """The winner, its gain over the default plan, and a line for each candidate; `print(tuned.plan)` shows the
         plan."""
         ordered = sorted(self.seconds.items(), key=lambda item: item[1])
         lines = [
@@ -83,7 +83,7 @@ def autotune(
 
     Candidates are the plan of `auto`, the plans of its search with the tiles of one kernel only and without each of the
     tiles in that plan, the plans of the papers' planners (`coordinated` with either batching), and plans with one tile
-    shape for all problems. Of these, the plans are measured whose predicted time is near the best one's. The winner is
+    shape for all problems. Candidates whose predicted time is close to the best one's are measured. The winner is
     stored in a file: that of the environment variable VBGEMM_CACHE, by default ~/.cache/jax_vbgemm/autotune.json (or
     below XDG_CACHE_HOME, if set). Programs lowered later, in this process or another, use the winner wherever the same
     problems, in the same order and with the same transposes, are planned for the same entry of the device table with
@@ -183,9 +183,9 @@ def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogu
         narrower = narrower_searches(own.draft(problems, device, catalogue).runs, catalogue, worth.kernels)
         planners = {"makespan": own} | {f"makespan {name}": search for name, search in narrower.items()} | planners
     drafts = {name: planner.draft(problems, device, catalogue) for name, planner in planners.items()}
-    limit = _PROMISING * min(draft.seconds for draft in drafts.values())
+    limit = _MAX_RATIO * min(draft.seconds for draft in drafts.values())
     near = [name for name, draft in drafts.items() if draft.seconds <= limit]
-    for variants in registered:  # of each planner, all variants are measured or none
+    for variants in registered:  # for each planner, either all variants are measured or none
         if set(near) & set(variants):
             near += [name for name in variants if name not in near]
     tiles = sorted((name for name in near if name in uniform), key=lambda name: drafts[name].seconds)[:_MOST_TILES]

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of products: checks of arguments, messages, and all of JAX that differs by version."""
+"""Helpers independent of matrix products: argument checks, messages, and the JAX features that differ by version."""

@@ -35,7 +35,7 @@ def refuse_arguments_of(other: str, *names: str) -> Callable[[Callable[P, R]], C
 
 
 def as_array(name: str, written: str, value: Any) -> jax.Array:
-    """The value as an array; TypeError where it is not one. `name`: the function in messages; `written`: the argument,
+    """The value as an array; TypeError if it is not one. `name`: the function in messages; `written`: the argument,
     or a leaf of it, in messages."""
     if isinstance(value, jax.Ref):
         raise TypeError(f"{name}: {written} is a jax.Ref: pass its value, {written}[...]")
@@ -70,7 +70,7 @@ def promotes(array: Any, dtype: Any) -> bool:
 
 
 def refuse_explicit_axes(name: str, arrays: Iterable[Any], written: Callable[[int], str]) -> None:
-    """Raises ValueError where an array is sharded over explicit mesh axes; `written` gives the name of array i in
+    """Raises ValueError if an array is sharded over explicit mesh axes; `written` gives the name of array i in
     messages."""
     for index, array in enumerate(arrays):
         axes = compat.explicit_axes(getattr(array, "buffer", array))  # of a view, those of its buffer
@@ -82,7 +82,7 @@ def refuse_explicit_axes(name: str, arrays: Iterable[Any], written: Callable[[in
 
 
 def unsharded_array(name: str, written: str, value: Any) -> jax.Array:
-    """The value as an array, as `as_array` does; ValueError where it is sharded over explicit mesh axes."""
+    """The value as an array, as `as_array` does; ValueError if it is sharded over explicit mesh axes."""
     array = as_array(name, written, value)
     refuse_explicit_axes(name, [array], lambda _: written)
     return array

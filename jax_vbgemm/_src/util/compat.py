@@ -36,8 +36,8 @@ def register_nan_check(primitive: Any) -> None:
 
 
 def register_user_check(primitive: Any) -> None:
-    """Makes checkify's user checks raise the parameter `message` of a primitive with the operands (value, wrong) where
-    `wrong`, an integer, is not 0; {wrong} in the message stands for it."""
+    """Makes checkify's user checks raise a primitive's parameter `message` if `wrong`, the second of its operands
+    (value, wrong), is not 0; {wrong} in the message is replaced by it."""
 
     def check(*arguments: Any, message: str) -> tuple[Any, Any]:
         *context, error, enabled_errors, value, wrong = arguments  # JAX 0.11 and later pass a context
@@ -60,7 +60,7 @@ def unite_varying(operands: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def varies(operand: jax.Array) -> bool:
-    """Whether the operand's type has manual mesh axes, as inside shard_map."""
+    """Whether the operand's type varies over manual mesh axes, as inside shard_map."""
     return not jax.typeof(operand).mat.empty
 
 
@@ -121,8 +121,7 @@ def called_jaxpr(eqn: Any) -> Any:
 
 
 def scan_counts(eqn: Any) -> tuple[int, int]:
-    """The numbers of a scan's constants and of its carried values; JAX 0.12 has trees of them instead of the
-    numbers."""
+    """The number of a scan's constants and of its carried values; JAX 0.12 has trees instead of these numbers."""
     if "num_consts" in eqn.params:
         return eqn.params["num_consts"], eqn.params["num_carry"]
     constants, carry, _ = eqn.params["ft_in"].unpack()
@@ -152,7 +151,7 @@ InconclusiveSizes: type[Exception] = core.InconclusiveDimensionOperation
 
 
 def certainly(comparison: Callable[[], Any]) -> bool:
-    """Whether a comparison of sizes holds; False where the answer depends on the values of symbolic sizes."""
+    """Whether a comparison of sizes holds; False if the answer depends on the values of symbolic sizes."""
     try:
         return bool(comparison())
     except InconclusiveSizes:
@@ -173,7 +172,7 @@ def is_for_one_device(ctx: Any) -> bool:
 
 
 def varying(operand: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    """The operand with a type that may vary along these manual axes; unchanged where shard_map checks no types."""
+    """The operand with a type that may vary along these manual axes; unchanged if shard_map checks no types."""
     missing = tuple(axis for axis in axes if axis not in jax.typeof(operand).mat.varying)
     result: jax.Array = jax.lax.pcast(operand, missing, to="varying") if missing else operand
     return result
@@ -182,7 +181,7 @@ def varying(operand: jax.Array, axes: tuple[str, ...]) -> jax.Array:
 def all_gather(operand: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     """The operands of all devices, (devices, ...), with a type that says that all devices hold the same array.
 
-    Where shard_map checks no types, the result counts as varying and its cotangents are summed over the devices; an
+    If shard_map checks no types, the result counts as varying and its cotangents are summed over the devices; an
     all-gather with an invariant type would give 1 / devices of the gradient there.
     """
     if not set(axes) <= jax.typeof(operand).mat.varying:

@@ -1,4 +1,4 @@
-"""Which values count as integers where a caller gives one, and those that JAX would not hold."""
+"""Checks of integer arguments, and integers that JAX cannot represent."""
 
 from typing import Any, TypeGuard
 
@@ -6,13 +6,14 @@ import numpy as np
 
 
 def is_integer(value: Any) -> TypeGuard["int | np.integer[Any]"]:
-    """Whether the value is an integer of Python or NumPy. A bool is none, as it is a mistake where a number belongs."""
+    """Whether the value is an integer of Python or NumPy. A bool does not count, because it is a mistake where a number
+    is expected."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def saturated(value: Any) -> Any:
-    """The value, in which integers of the host beyond int32 are the nearest that int32 holds: without x64, JAX would
-    refuse or wrap them. For sizes and indices, of which none so large exists; arrays of JAX are left as they are."""
+    """The value with host integers clamped to int32, because JAX would reject or wrap larger ones without x64. For
+    sizes and indices, which are never that large; JAX arrays are unchanged."""
     is_list = isinstance(value, list | tuple) and all(map(is_integer, value))
     if not (is_list or is_integer(value) or isinstance(value, np.ndarray)):
         return value

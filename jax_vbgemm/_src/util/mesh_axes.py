@@ -1,4 +1,4 @@
-"""The mesh axes that a caller names, and whether the call is already inside a shard_map over them."""
+"""The mesh axes given by a caller, and whether the call is already inside a shard_map over them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ class MeshAxes:
         return math.prod(self.mesh.shape[name] for name in self.names)
 
     def divide(self, given: str, count: int, what: str, least: int = 1) -> int:
-        """How many of `count` things each device has; ValueError where there are fewer than `least`, or the axes do
-        not divide them.
+        """`count` divided by the number of devices; ValueError if `count` is below `least` or not divisible.
 
         given: the function and its argument that tells `count`, with which the message begins.
         """
@@ -52,7 +51,7 @@ class MeshAxes:
 
     def gathered(self, rows: jax.Array) -> jax.Array:
         """The rows of all devices, one device after the other. The transpose sums the cotangents of each row."""
-        if rows.shape[0] == 0:  # XLA gathers no arrays without rows
+        if rows.shape[0] == 0:  # XLA cannot gather arrays without rows
             return rows
         result: jax.Array = jax.lax.all_gather(compat.varying(rows, self.names), self.names, tiled=True)
         return result
@@ -65,8 +64,7 @@ class MeshAxes:
         return result
 
     def exchanged_parts(self, rows: jax.Array) -> jax.Array:
-        """The rows that each device has for this one, one device after the other: part i of `rows` goes to device
-        i."""
+        """The rows that each device sends to this one, ordered by device: part i of `rows` goes to device i."""
         if rows.shape[0] == 0:
             return rows
         result: jax.Array = jax.lax.all_to_all(compat.varying(rows, self.names), self.names, 0, 0, tiled=True)

@@ -1,4 +1,4 @@
-"""How messages show a value that a caller gave."""
+"""Formats a caller's value for an error message."""
 
 from typing import Any
 

@@ -19,11 +19,11 @@ def difference(name: str, tree: Any, other_name: str, other: Any, *, prefix: boo
     if type(tree) is not type(other) and not (_is_leaf(definition) and _is_leaf(other_definition)):
         return f"{name} is {_described(tree)} but {other_name} is {_described(other)}"
     if isinstance(tree, dict):
-        for mine, mine_name, yours, yours_name in (tree, name, other, other_name), (other, other_name, tree, name):
-            missing = [key for key in mine if key not in yours]
+        for left, left_name, right, right_name in (tree, name, other, other_name), (other, other_name, tree, name):
+            missing = [key for key in left if key not in right]
             if missing:
                 keys = f"key{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
-                return f"{mine_name} has the {keys} but {yours_name} has not"
+                return f"{left_name} has the {keys} but {right_name} has not"
     if len(children) != len(others):
         return f"{name} has {_count(children)} but {other_name} has {_count(others)}"
     for (path, child), (_, other_child) in zip(children, others, strict=True):

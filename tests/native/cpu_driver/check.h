@@ -143,7 +143,7 @@ inline void check_random(Kind kind, DType out_dtype, Pool& pool, bool tall) {
     const PlanData plan =
         make_plan(w, chance(0.5) ? -1 : kNumTiles - 1, chance(0.5), chance(0.5), chance(0.5) ? 0 : static_cast<int>(uniform(1, 4)));
     WorkloadCall call = make_call(w, plan);
-    call.call.past_caches = chance(0.5);
+    call.call.may_stream = chance(0.5);
     run(call.call, chance(0.7) ? &pool : nullptr);
     if (variant == 0) {
       check_results(w);

@@ -294,7 +294,7 @@ inline WorkloadCall make_call(Workload& w, const PlanData& plan) {
                  result.sums.data(),
                  plan.num_sums,
                  false};
-  result.call.past_caches = fills_caches(result.call);
+  result.call.may_stream = fills_caches(result.call);
   return result;
 }
 inline void clear_results(Workload& w) { std::copy(w.initial.begin(), w.initial.end(), w.buffers.begin() + w.num_operands); }

@@ -74,12 +74,12 @@ inline void let_next_kernel_start() {}
 inline void leave_kernel() {}
 
 template <class T>
-T load_awaited(const T* address) {
+T load_after_wait(const T* address) {
   await_previous_kernel();
   return *address;
 }
-inline uint64_t load_early(const uint64_t* address) { return *address; }
-inline int32_t load_early(const int32_t* address) { return *address; }
+inline uint64_t load_before_wait(const uint64_t* address) { return *address; }
+inline int32_t load_before_wait(const int32_t* address) { return *address; }
 inline void prefetch_to_l2(const void*) {}
 
 inline float bfloat16_to_float(uint16_t bits) {
@@ -139,7 +139,7 @@ inline void store_streamed_if(bool valid, void* global, const void* registers) {
   store_bytes_if<kBytes>(valid, global, registers);
 }
 
-template <int kBytes, int kAhead = 128>
+template <int kBytes, int kL2Prefetch = 128>
 inline void cp_async(void* shared, const void* global, bool valid) {
   emulation::start_copy({shared, valid ? global : nullptr, kBytes});
 }
@@ -286,13 +286,13 @@ inline void mma_float64(const double (&a)[4], const double (&b)[2], double (&c)[
 
 // Products of warpgroups: each thread reads the operands of its sums from shared memory, in the layout that gpu/ptx/sm90.h describes. The
 // matrix's base is a multiple of 1024.
-inline constexpr bool kWarpgroupProducts = true;
+inline constexpr bool kHasWgmma = true;
 
 struct MatrixDescriptor {
   const char* first;
   int next_items, next_lines;
 
-  // Element (row, k) of A, or (column, k) of B. `mn_major`: the lines are steps of K. The hardware swizzles by the bits of addresses.
+  // Element (row, k) of A, or (column, k) of B. `mn_major`: the lines are K elements. The hardware swizzles by the bits of addresses.
   template <class Bits>
   Bits at(bool mn_major, int outer, int k) const {
     constexpr int kBytes = static_cast<int>(sizeof(Bits)), kRow = 128 / kBytes;
@@ -325,7 +325,7 @@ double short_number(uint32_t bits) {
   return kKind == Kind::bf16 ? bfloat16_to_float(static_cast<uint16_t>(bits)) : float16_to_float(static_cast<uint16_t>(bits));
 }
 
-// Adds kDepth steps of K, or sets the sums to them. factor(row, col, k) is the product of an element of A and one of B; rows are those of a
+// Adds kDepth K elements, or sets the sums to them. factor(row, col, k) is the product of an element of A and one of B; rows are those of a
 // warpgroup.
 template <int kDepth, class Sum, int kBlocks, class Factor>
 void add_products(Sum (&sums)[kBlocks][4], bool adds, const Factor& factor) {
@@ -399,7 +399,7 @@ inline void wgmma_tf32(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)
 
 namespace emulation {
 
-// c += A B for 16 x 16 sums and 4 kEach steps of K. `value(register, n)` returns the n-th number of what a lane contributes.
+// c += A B for 16 x 16 sums and 4 kEach K elements. `value(register, n)` returns the n-th number of what a lane contributes.
 template <int kEach, class Brought, class Sum, class Value>
 void multiply_blocks(const Brought& a, const Brought& b, Sum (&c)[4], const Value& value) {
   struct Fragments {

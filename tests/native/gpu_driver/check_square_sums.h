@@ -22,7 +22,7 @@ class SquareSumsTrial {
   using Sum = Accumulator<T>;
   // Upper bound of the number of roundings: over a thread's elements at one place of its vectors, over these places, over the block's
   // threads, and over the chunks of an array, with some slack.
-  static constexpr int kRoundings = kVectorsTogether + 3 + 8 + 9;
+  static constexpr int kRoundings = kVectorsInFlight + 3 + 8 + 9;
 
   SquareSumsTrial(uint64_t seed, int margin) : random_(seed), margin_(margin) {}
 

@@ -73,7 +73,7 @@ class ExpectedSum {
     return total;
   }
 
-  // Returns the group of a tile's threads that takes a step of K: the waves take turns, and distribute their steps over their groups.
+  // Returns the group of a tile's threads that takes a K element: the waves take turns, and distribute their steps over their groups.
   static int group_of(const DeepSplit& split, int waves, int k) {
     return k / split.depth % waves * split.groups + k % split.depth % split.groups;
   }

@@ -39,16 +39,16 @@ COLUMNS = ("kind", "tile", "threads", *CALIBRATED, "priors", "rms", "points", "d
 PRIOR_NS = (3000.0, 500.0, 300.0, 250.0)
 _PRIOR = np.log(1e-9 * np.array(PRIOR_NS))
 _PRIOR_WEIGHT = 0.003
-_LIKENESS_WEIGHT = 0.01
+_SIMILARITY_WEIGHT = 0.01
 _NAMES = tuple(column.removesuffix("_ns") for column in CALIBRATED)
 
-Point = tuple[ProblemSizes, float]  # a batch covered by one tile, and its seconds
+Point = tuple[ProblemSizes, float]  # the seconds of a batch covered by one tile
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The fitted (block, step, shared block, shared step) in seconds of aligned problems, followed by those of other
-    problems; the root mean square of log(predicted / measured), and the number of points.
+    """The fitted (block, step, shared block, shared step) seconds for aligned problems, then for other problems; the
+    root mean square of log(predicted / measured); and the number of points.
     """
 
     seconds: tuple[float, ...]
@@ -75,10 +75,10 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
         features.append((ceil_div(sizes.k, depth)[exist], count[exist], aligned, sharing, floor, seconds))
 
     def errors(log_coefficients: NDArray[np.float64]) -> list[float]:
-        of_class = np.exp(log_coefficients).reshape(2, 4)
+        class_coefficients = np.exp(log_coefficients).reshape(2, 4)
         found = []
         for steps, count, aligned, sharing, floor, seconds in features:
-            block, step, shared_block, shared_step = of_class[np.where(aligned, 0, 1)].T
+            block, step, shared_block, shared_step = class_coefficients[np.where(aligned, 0, 1)].T
             blocks = np.maximum(block + steps * step, sharing * (shared_block + steps * shared_step))
             makespan = makespan_of_blocks(blocks, count, device.units * sharing, device.tail)
             found.append(math.log(max(makespan, floor) + launch) - math.log(seconds))
@@ -88,7 +88,7 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
         aligned, others = log_coefficients.reshape(2, 4)
         relative = np.array(errors(log_coefficients)) / math.sqrt(len(features))
         prior = math.sqrt(_PRIOR_WEIGHT) * (aligned - _PRIOR)
-        return np.concatenate((relative, prior, math.sqrt(_LIKENESS_WEIGHT) * (aligned - others)))
+        return np.concatenate((relative, prior, math.sqrt(_SIMILARITY_WEIGHT) * (aligned - others)))
 
     # Several starting points: a block's time is the maximum of two expressions, and from a point where the wrong one is
     # larger the search may not find the other.
@@ -100,7 +100,7 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
 
 
 def priors_of(nanoseconds: Sequence[int]) -> list[str]:
-    """The names of the coefficients of a row that equal their priors."""
+    """The names of a row's coefficients that equal their priors."""
     found = [name for name, value, prior in zip(_NAMES, nanoseconds, 2 * PRIOR_NS, strict=True)
              if abs(value - prior) <= 0.005 * prior]  # fmt: skip
     return found + (["unaligned"] if nanoseconds[:4] == nanoseconds[4:] else [])

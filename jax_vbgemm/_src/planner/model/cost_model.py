@@ -19,7 +19,7 @@ from jax_vbgemm._src.native.arithmetic import FLOAT8
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.planner.tables.device_table import calibration_file
+from jax_vbgemm._src.planner.tables.device_table import calibration_files
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, tile_counts
 from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored, tiles_computed
 from jax_vbgemm._src.problem import ProblemSizes
@@ -46,7 +46,7 @@ def predict(
 ) -> Prediction:
     """The predicted makespan of the tiles in `runs` on the device.
 
-    `block_first` is None where each tile is a block. With a `tile_order`, blocks consist of the tiles of `runs` in that
+    `block_first` is None if each tile is a block. With a `tile_order`, blocks consist of the tiles of `runs` in that
     order.
 
     The kernels of a call run one after another. A kernel takes the time of its longest block or the total time of its
@@ -66,7 +66,7 @@ def predict(
         areas = (catalogue.columns.m * catalogue.columns.n)[runs.tile_id]
         seconds += split_seconds(float((runs.count * areas)[split].sum()), catalogue, device)
     streaming = operand_bytes(sizes, catalogue) / device.bandwidth
-    # A core overlaps memory access and arithmetic in part: hypot is the larger of both times and some of the smaller.
+    # A core partly overlaps memory access and arithmetic: hypot is the larger time plus some of the smaller one.
     least = math.hypot(seconds, streaming) if device.device_type == "cpu" else streaming + device.launch_seconds
     return replace(found, seconds=max(seconds, least) + device.call_seconds)
 
@@ -75,7 +75,7 @@ def _on_cores(
     sizes: ProblemSizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec,
     tile_order: Ints | None,
 ) -> Prediction:  # fmt: skip
-    """The prediction for a CPU, without memory traffic and call overhead. Where there are few enough blocks, they are
+    """The prediction for a CPU, without memory traffic and call overhead. If there are few enough blocks, they are
     scheduled one by one in their order."""
     if tile_order is not None or runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units:
         runs = runs.expand(catalogue)
@@ -104,23 +104,23 @@ def _on_gpu(
         # The kernels that each block needs, as a bit mask.
         needed = np.bitwise_or.reduceat((1 << kernels).astype(np.uint32).take(run_of_tile), block_first[:-1])
     for kernel in np.flatnonzero(np.bincount(kernels, runs.count)).tolist():
-        mine = np.flatnonzero(kernels == kernel)
+        selected = np.flatnonzero(kernels == kernel)
         # As in launch_form, a block whose tiles belong to several kernels is one block in each.
-        count = runs.count[mine] if block_first is None else ((needed & (1 << kernel)) > 0).astype(np.int64)
+        count = runs.count[selected] if block_first is None else ((needed & (1 << kernel)) > 0).astype(np.int64)
         blocks = int(count.sum())
         resident = max(tile_occupancy(catalogue.any_tile_of(catalogue.kernels[kernel]), device).blocks, 1)
         sharing = min(resident, math.ceil(blocks / device.units))
-        aligned = sizes.aligned(catalogue.element_bytes)[runs.problem[mine]]
-        each = _gpu_tiles(depth[mine], runs.tile_id[mine], aligned, catalogue, device, sharing)
+        aligned = sizes.aligned(catalogue.element_bytes)[runs.problem[selected]]
+        each = _gpu_tiles(depth[selected], runs.tile_id[selected], aligned, catalogue, device, sharing)
         if block_first is not None:
-            of_run = np.zeros(len(runs))
-            of_run[mine] = each
-            # A block without tiles of this kernel has count 0, so that it is not taken for the longest.
-            each = np.add.reduceat(of_run.take(run_of_tile), block_first[:-1])
+            run_seconds = np.zeros(len(runs))
+            run_seconds[selected] = each
+            # A block without tiles of this kernel has count 0, so that it is not considered the longest.
+            each = np.add.reduceat(run_seconds.take(run_of_tile), block_first[:-1])
         each = each + device.block_latency
         seconds += makespan_of_blocks(each, count, device.units * sharing, device.tail)
         seconds += device.launch_seconds
-        seconds += device.further_tile_latency * (len(np.unique(runs.tile_id[mine])) - 1)
+        seconds += device.further_tile_latency * (len(np.unique(runs.tile_id[selected])) - 1)
         waves += blocks / (device.units * resident)
         total_work, total_blocks = total_work + weighted_sum(each, count), total_blocks + blocks
         longest = max(longest, float(each.max()))
@@ -128,7 +128,7 @@ def _on_gpu(
 
 
 def _run_of_tile(runs: Runs, tile_order: Ints | None) -> Ints:
-    """The run of each tile, in the order in which tiles form blocks."""
+    """The run of each tile, in block order."""
     run = np.repeat(np.arange(len(runs)), runs.count)
     return run if tile_order is None else run[tile_order]
 
@@ -146,7 +146,8 @@ def weighted_sum(values: Floats, weights: Floats | Ints) -> float:
 
 CACHE_LINE = 64  # bytes
 
-# Blocks per core up to which they are scheduled one by one: beyond, the last block is under a sixteenth of the time.
+# The maximum number of blocks per core that are scheduled one by one: with more, the last block is below a sixteenth of
+# the time.
 _BLOCKS_TO_SCHEDULE = 16
 
 
@@ -164,7 +165,7 @@ def _list_schedule(block_seconds: Floats, count: Ints, units: int) -> float:
 def block_seconds(
     sizes: ProblemSizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec, sharing: int | Ints
 ) -> Floats:
-    """The seconds of one block where a problem is covered by one tile shape with one tile in each block; 0 where C has
+    """The seconds of one block where a problem is covered by one tile shape with one tile in each block; 0 if C has
     no elements. A row for each tile shape, a column for each problem.
     """
     exist = (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0)
@@ -199,7 +200,7 @@ def least_seconds(
     """
     tiles = _each_once(kernels.values())
     areas = np.array([[tile.m * tile.n] for tile in tiles])
-    pace = _unit_seconds(sizes, tiles, catalogue, device) / areas  # seconds of a unit for each element
+    pace = _unit_seconds(sizes, tiles, catalogue, device) / areas  # seconds of a unit per element
     folds = stores_mirrored(device, catalogue)[[tile.index for tile in tiles]]
     pace *= np.where(folds[:, None] & sizes.symmetric, 0.5, 1.0)
     row = {tile.index: i for i, tile in enumerate(tiles)}
@@ -207,8 +208,8 @@ def least_seconds(
     for name, members in kernels.items():
         tile_m, tile_n = math.gcd(*(tile.m for tile in members)), math.gcd(*(tile.n for tile in members))
         elements = tile_counts(sizes, tile_m, tile_n) * (tile_m * tile_n)
-        of_set = pace[[row[tile.index] for tile in members]].min(axis=0)
-        found[name] = weighted_sum(of_set, elements) / device.units
+        set_pace = pace[[row[tile.index] for tile in members]].min(axis=0)
+        found[name] = weighted_sum(set_pace, elements) / device.units
     return found
 
 
@@ -218,18 +219,18 @@ def least_of_whole_problems(
     catalogue: Catalogue,
     device: DeviceSpec,
 ) -> dict[str, float]:
-    """As `least_seconds`, for planners that cover each problem by one tile shape and take all shapes from one of their
-    sets: a larger lower bound, as it counts the waste along edges.
+    """Like `least_seconds`, for planners that cover each problem by one tile shape and take all shapes from one of
+    their sets: a tighter lower bound, because it includes the waste along edges.
     """
     tiles = _each_once(members for sets in planners.values() for members in sets)
     count = np.array([tiles_computed(sizes, tile, device) for tile in tiles])
     work = _unit_seconds(sizes, tiles, catalogue, device) * count
     row = {tile.index: i for i, tile in enumerate(tiles)}
 
-    def of_set(members: Sequence[TileShape]) -> float:
+    def set_pace(members: Sequence[TileShape]) -> float:
         return float(work[[row[tile.index] for tile in members]].min(axis=0).sum()) / device.units
 
-    return {name: min(map(of_set, sets)) for name, sets in planners.items()}
+    return {name: min(map(set_pace, sets)) for name, sets in planners.items()}
 
 
 def _each_once(sets: Iterable[Sequence[TileShape]]) -> list[TileShape]:
@@ -266,23 +267,23 @@ class Pace(NamedTuple):
         return found
 
     def steps_within(self, seconds: float) -> Ints:
-        """How many K steps fit into that time; negative where the fixed part alone takes longer."""
+        """The number of K steps that fit into a time; negative if the fixed part alone takes longer."""
         steps = np.minimum((seconds - self.fixed) / self.step, (seconds - self.shared_fixed) / self.shared_step)
         return np.floor(steps).astype(np.int64)
 
 
-# Up to so many rounds are counted one by one; where there are more, the last is less than a sixteenth of the time.
+# The maximum number of rounds that are counted one by one; with more, the last round is below a sixteenth of the time.
 _ROUNDS_COUNTED = 16
 
 
 def gpu_makespan(longest: float, work: float, blocks: float, slots: int, tail: float) -> float:
-    """The seconds from the begin of the first block to the end of the last one; `work` is the sum over all blocks.
+    """The seconds from the start of the first block to the end of the last one; `work` is the sum over all blocks.
 
     A free slot takes the next block, so that no block begins later than `longest` times the number of full rounds.
     `tail` is the device's coefficient for blocks that do not end together.
     """
-    at_the_end = tail * work / blocks if blocks > slots else 0.0
-    return max(longest, min(work / slots + at_the_end, math.ceil(blocks / slots) * longest))
+    tail_seconds = tail * work / blocks if blocks > slots else 0.0
+    return max(longest, min(work / slots + tail_seconds, math.ceil(blocks / slots) * longest))
 
 
 def makespan_of_blocks(block_seconds: Floats, count: Ints, slots: int, tail: float) -> float:
@@ -326,7 +327,7 @@ def gpu_pace(
 ) -> Pace:
     """The pace of tiles while `sharing` blocks share a unit; `tile_id` as for `_gpu_tiles`.
 
-    Where the device is calibrated (calibration.csv), the fixed part and the K step of a tile each have a latency and a
+    If the device is calibrated (calibration.csv), the fixed part and the K step of a tile each have a latency and a
     part of the unit's time, with one set of coefficients for problems whose rows are aligned (`ProblemSizes.aligned`)
     and one for other problems. Elsewhere a step takes the maximum of four times: its multiply-adds, its reads of shared
     memory (a thread that owns r x c elements reads r + c values for each k, about 2 sqrt(r c)), its loads through the
@@ -336,8 +337,8 @@ def gpu_pace(
     tk = tile.k[tile_id]
     calibrated = _calibration(device.calibration, catalogue)
     if calibrated is not None:
-        of_tile = calibrated[:, :, tile_id]
-        fixed, step, shared_fixed, shared_step = np.where(aligned, of_tile[:, 0], of_tile[:, 1])
+        tile_coefficients = calibrated[:, :, tile_id]
+        fixed, step, shared_fixed, shared_step = np.where(aligned, tile_coefficients[:, 0], tile_coefficients[:, 1])
         depth = step_depth(tk, catalogue.element_bytes)
         return Pace(fixed, step, sharing * shared_fixed, sharing * shared_step, depth)
     tm, tn, threads = tile.m[tile_id], tile.n[tile_id], tile.threads[tile_id]
@@ -361,7 +362,7 @@ def step_depth(tile_k: Ints, element_bytes: int) -> Ints:
 @lru_cache(maxsize=64)
 def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
     """The device's (fixed, step, shared fixed, shared step) seconds of aligned and of other problems, by row of the
-    catalogue; None where no tile is calibrated.
+    catalogue; None if no tile is calibrated.
 
     If some tiles are calibrated, a tile without coefficients counts as slow, so that no plan prefers it.
     """
@@ -380,7 +381,7 @@ def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
 CALIBRATED = tuple(
     f"{what}{rows}_ns" for rows in ("", "_unaligned") for what in ("block", "step", "shared_block", "shared_step")
 )
-_NEVER_MEASURED = 1.0  # seconds of a block and of a step of a tile that was not measured
+_NEVER_MEASURED = 1.0  # default seconds of a block and of a step for tiles that were not measured
 # Arithmetics whose kernels are equally fast share a calibration; those of 8-bit floats differ only in how they are
 # widened.
 _CALIBRATED_AS = {"float16": "bfloat16"} | dict.fromkeys(FLOAT8, "float8_e4m3fn")
@@ -388,12 +389,14 @@ _CALIBRATED_AS = {"float16": "bfloat16"} | dict.fromkeys(FLOAT8, "float8_e4m3fn"
 
 @lru_cache(maxsize=8)
 def _calibration_table(device: str) -> Mapping[tuple[str, str, int], tuple[float, ...]]:
-    """A device's calibration.csv: (kind, tile, threads) -> `CALIBRATED` in seconds."""
-    with calibration_file(device).open(newline="") as file:
-        return {
-            (row["kind"], row["tile"], int(row["threads"])): tuple(1e-9 * float(row[name]) for name in CALIBRATED)
-            for row in csv.DictReader(file)
-        }
+    """A device's calibration: (kind, tile, threads) -> `CALIBRATED` in seconds."""
+    table: dict[tuple[str, str, int], tuple[float, ...]] = {}
+    for path in calibration_files(device):
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                key = row["kind"], row["tile"], int(row["threads"])
+                table[key] = tuple(1e-9 * float(row[name]) for name in CALIBRATED)
+    return table
 
 
 def _cpu_tiles(sizes: ProblemSizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> Floats:

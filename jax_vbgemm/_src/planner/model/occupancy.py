@@ -1,5 +1,5 @@
-"""Occupancy, by Zhang et al. 2025: the work of a thread (section 4.1, Eq. 1-2), and how many waves of a tile's kernel
-a compute unit runs at once (section 4.2.1, Eq. 5-9).
+"""Occupancy, by Zhang et al. 2025: the work of a thread (section 4.1, Eq. 1-2), and the number of waves of a tile's
+kernel that a compute unit runs at once (section 4.2.1, Eq. 5-9).
 """
 
 import math

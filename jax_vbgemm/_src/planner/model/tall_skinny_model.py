@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Number = int | Ints
 
-THREADS = 128  # t1 where none is given: the paper's choice on the K40c and the P100, and its code's on the V100
+THREADS = 128  # the default t1: the paper's choice on the K40c and the P100, and its code's on the V100
 MOST_REGISTERS = 255  # maximum of a thread (CUDA guide, compute capability 3.5 and later); AMD GPUs have 256
 MOST_ROWS = 64  # largest tcf: up to here the paper measures no loss, with 10**7 rows (section 5.2)
 
@@ -61,7 +61,7 @@ class Gpu:
 
     @classmethod
     def of(cls, device: DeviceSpec) -> "Gpu":
-        """The figures of an entry of the device table. A device that is no GPU is a ValueError."""
+        """The figures of an entry of the device table. Raises ValueError for a device that is not a GPU."""
         if device.device_type != "gpu":
             raise ValueError(f"tall_skinny: device {device.name!r} is a {device.device_type}: the model is for GPUs")
         return cls(
@@ -156,7 +156,7 @@ def steady_seconds(
     """The time of Algorithm 5, which `best_parameters` minimises: the memory time or the arithmetic time, if longer.
 
     Memory: A is read ceil(n / t2) times and C is written once; where n and k are small, both take similar times. The
-    active threads are at most the launched ones. The time is infinite where no block fits a unit.
+    active threads are at most the launched ones. The time is infinite if no block fits a unit.
     """
     problem = _Problem.of(dtype, m, n, k, batch, t1)
     _check_tiles(t2, t3, tcf)
@@ -238,7 +238,7 @@ class Kernel:
 def best_kernel(
     gpu: Gpu, dtype: str, m: int, n: int, k: int, kernels: Sequence[Kernel], *, batch: int = 1
 ) -> tuple[int, float]:
-    """The index of the kernel that should run a problem, and the seconds predicted for it.
+    """The index of the kernel with the smallest predicted time for a problem, and that time.
 
     First t2 and t3 are chosen as by `best_parameters`: the least time of Algorithm 5; of equal times those that read A
     least often, or where n is above t2_threshold those with t2 on the same side; then the smallest t2. Of the kernels
@@ -305,23 +305,23 @@ def _predicted(gpu: Gpu, problem: _Problem, slots: Ints, t2: Number, t3: Number,
     rest = threads - full * slots
     rounds = full + (rest > 0)
     in_full_rounds = _seconds(gpu, problem, t2, t3, np.maximum(slots, 1)) * (full * slots / threads)
-    in_the_last = _seconds(gpu, problem, t2, t3, np.maximum(rest, 1)) * (rest / threads)
-    return np.where(slots > 0, in_full_rounds + in_the_last + rounds * gpu.memory_latency, np.inf)
+    last_wave_seconds = _seconds(gpu, problem, t2, t3, np.maximum(rest, 1)) * (rest / threads)
+    return np.where(slots > 0, in_full_rounds + last_wave_seconds + rounds * gpu.memory_latency, np.inf)
 
 
 def _seconds(gpu: Gpu, problem: _Problem, t2: Number, t3: Number, threads: Ints) -> Floats:
-    """Seconds of the whole problem with `threads` at work on the whole device."""
+    """Seconds of the whole problem with `threads` active threads on the whole device."""
     dtype, n, k = problem.dtype, problem.n, problem.k
     passes = -(-n // np.asarray(t2, np.int64))
     rows = float(problem.batch) * problem.m
     read, written = rows * k * passes * _bytes(dtype), rows * n * _bytes(dtype)
     flops = rows * k * passes * t2 * _flops(dtype)
-    busy = np.minimum(threads / problem.t1, gpu.units)  # units that hold a block
+    busy_units = np.minimum(threads / problem.t1, gpu.units)  # units that hold a block
     with np.errstate(divide="ignore", invalid="ignore"):
         loading = memory_utilisation(gpu, dtype, threads / gpu.units, t3)
         memory = (read / loading + written) / gpu.bandwidth
-        utilisation = compute_utilisation(gpu, dtype, threads / busy, t2, t3)
-        arithmetic = flops / (gpu.peak_rate(dtype) / gpu.units * busy * utilisation)
+        utilisation = compute_utilisation(gpu, dtype, threads / busy_units, t2, t3)
+        arithmetic = flops / (gpu.peak_rate(dtype) / gpu.units * busy_units * utilisation)
         longer = np.where(threads > 0, np.maximum(memory, arithmetic), np.inf)
     return longer
 
@@ -354,7 +354,7 @@ def _check_tiles(t2: Number, t3: Number, tcf: Number) -> None:
 
 
 def _choices(name: str, given: Iterable[int] | None, largest: int, by_registers: int) -> Ints:
-    """The given values in ascending order, or all values up to the largest that is useful and that registers allow."""
+    """The given values in ascending order, or all values up to the largest useful one that registers allow."""
     if given is None:
         return np.arange(1, max(1, min(largest, by_registers)) + 1)
     values = list(given)

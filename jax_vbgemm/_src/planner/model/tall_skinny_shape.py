@@ -13,13 +13,13 @@ from jax_vbgemm._src.problem import ProblemSizes
 # with few float64 units (down to 6).
 SKINNY = 32
 
-# The smallest large dimension. Where both sides of A are large, B and C each have at most 1/32 of its elements, so that
+# The smallest large dimension. If both sides of A are large, B and C each have at most 1/32 of its elements, so that
 # Algorithm 5 may count A alone; and with one row for each thread, a problem has at least eight blocks of 128 threads.
 TALL = 1024
 
 
 class Shape(IntEnum):
-    """How C = A B is tall and skinny, where A is m x k, B is k x n and C is m x n.
+    """The tall-and-skinny class of C = A B, where A is m x k, B is k x n and C is m x n.
 
     A mirrored problem is computed as C^T = B^T A^T: m and n change places, B^T is the tall operand.
     """

@@ -48,14 +48,14 @@ class Family(NamedTuple):
         return not self.measured or catalogue.rules is not None
 
     def suits(self, sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
-        """For which problems the catalogue's tiles of the family are; none where that was not measured."""
+        """Which problems suit the catalogue's tiles of the family; none if that was not measured."""
         return self.is_for(sizes, catalogue) if self.is_tried(catalogue) else np.zeros(len(sizes.m), bool)
 
     def tiles_of(self, catalogue: Catalogue) -> Iterator[TileShape]:
         return filter(self.has, catalogue)
 
     def widest_of(self, catalogue: Catalogue) -> int:
-        """The largest shorter side of the family's tiles, 0 where the catalogue has none of them."""
+        """The largest shorter side of the family's tiles, 0 if the catalogue has none of them."""
         return max((min(tile.m, tile.n) for tile in self.tiles_of(catalogue)), default=0)
 
 
@@ -65,7 +65,7 @@ def _rules(catalogue: Catalogue) -> Rules:
     return catalogue.rules
 
 
-def _are_deep_and_held(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+def _are_deep_and_fit(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """Which problems have a deep K, and a result that fits one tile of DEEP."""
     held = np.zeros(len(sizes.m), bool)
     for tile in DEEP.tiles_of(catalogue):
@@ -74,7 +74,7 @@ def _are_deep_and_held(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.
 
 
 def _smallest_that_hold(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """Of DEEP the smallest tile that holds each problem; no other tile at all where every K is very deep."""
+    """The smallest tile of DEEP that holds each problem; no other tiles if every K is very deep."""
     tiles = sorted(DEEP.tiles_of(catalogue), key=lambda tile: tile.m * tile.n)
     outputs = set(zip(sizes.m.tolist(), sizes.n.tolist(), strict=True))
     wanted = {next(tile for tile in tiles if tile.m >= m and tile.n >= n) for m, n in outputs}
@@ -91,7 +91,8 @@ def _have_few_columns(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.b
     """
     rules = _rules(catalogue)
     answer = (sizes.m >= TALL) & _are_streamed(sizes.n, sizes.k, ROWS.widest_of(catalogue), rules)
-    both = bool((answer & sizes.has_products).any())  # both kinds of problem in one launch would need different tiles
+    # The two kinds of problem would need different tiles in one launch.
+    both = bool((answer & sizes.has_products).any())
     if not both and catalogue.dtype == "float32":
         widest = max((tile.n for tile in catalogue if _is_short_row_tile(tile, rules)), default=0)
         large = (sizes.m >= TALL) & (sizes.k >= TALL) & (sizes.m * sizes.k >= rules.many_transposed_elements)
@@ -108,18 +109,18 @@ def _are_streamed(few: Ints, k: Ints, widest: int, rules: Rules) -> NDArray[np.b
 
 
 def has_two_rows_a_thread(tile: TileShape) -> bool:
-    """Whether it is a row tile with two rows for each thread: with a deep K, split-K makes enough blocks of it."""
+    """Whether it is a row tile with two rows per thread; with a deep K, split-K makes enough blocks of such tiles."""
     return ROWS.has(tile) and tile.m == 2 * tile.threads
 
 
 def _is_short_row_tile(tile: TileShape, rules: Rules) -> bool:
-    """Whether it is the row tile for a deep K, where the columns are few."""
+    """Whether it is the row tile for a deep K and few columns."""
     return has_two_rows_a_thread(tile) and tile.n <= rules.few_columns
 
 
 def _narrowest_that_hold(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """For few columns and many rows, row tiles only; for other problems of ISM2, skinny tiles only; with a deep K,
-    the short row tiles only. Of these the narrowest that hold a problem.
+    """For few columns and many rows, row tiles only; for other problems of ISM2, skinny tiles only; with a deep K, the
+    short row tiles only. Only the narrowest tiles that hold a problem are kept.
     """
     if (sizes.k >= TALL).all():
         rules = _rules(catalogue)
@@ -128,14 +129,14 @@ def _narrowest_that_hold(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[
         catalogue = alone
     elif (shapes_of(sizes) == Shape.ISM2).all():
         catalogue = catalogue.only(lambda tile: tile.is_far_longer and tile.m > tile.n)
-    catalogue = without_too_long(ROWS, sizes.n, sizes, catalogue)
+    catalogue = without_overlong(ROWS, sizes.n, sizes, catalogue)
     return _narrowest(sizes.n, lambda tile: tile.n, ROWS, catalogue)
 
 
 def _alone(family: Family, few: Ints, many: Ints, sizes: ProblemSizes, catalogue: Catalogue) -> Catalogue | None:
     """The tiles of the family that are to be tried exclusively, or None.
 
-    For few columns these are all its tiles; for more columns those on tensor cores, or with very few steps of K those
+    For few columns these are all its tiles; for more columns those on tensor cores, or with very few K elements those
     on ordinary units.
     """
     rules, rows = _rules(catalogue), int(sizes.batch @ many)
@@ -150,14 +151,14 @@ def _alone(family: Family, few: Ints, many: Ints, sizes: ProblemSizes, catalogue
 
 
 def are_many(rows: int, catalogue: Catalogue) -> bool:
-    """Whether row tiles were measured to be the fastest for so many rows of few columns."""
+    """Whether row tiles were measured to be the fastest for this many rows of few columns."""
     if catalogue.rules is None:
         return False
     many = catalogue.rules.many_rows
     return rows >= (many if catalogue.element_bytes > 4 else many // 4)
 
 
-def without_too_long(family: Family, few: Ints, sizes: ProblemSizes, catalogue: Catalogue) -> Catalogue:
+def without_overlong(family: Family, few: Ints, sizes: ProblemSizes, catalogue: Catalogue) -> Catalogue:
     """The catalogue without long tiles of the family whose blocks would move too many bytes, if shorter ones are as
     wide."""
     largest_block = _rules(catalogue).largest_block
@@ -178,8 +179,8 @@ def without_too_long(family: Family, few: Ints, sizes: ProblemSizes, catalogue: 
 def _narrowest(
     few: Ints, short: Callable[[TileShape], int], family: Family, catalogue: Catalogue
 ) -> Callable[[TileShape], bool]:
-    """Of the family, and of the other tiles of each kernel, those whose `short` side is the smallest that holds the
-    `few` rows or columns of a problem.
+    """The tiles of the family, and of the other tiles of each kernel, whose `short` side is the smallest that holds the
+    problem's `few` rows or columns.
 
     Memory limits these problems, which the cost model does not show well; such tiles read the long operand once.
     """
@@ -208,7 +209,7 @@ def _lowest_that_hold(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[[Ti
     elif (sizes.m <= SKINNY).all():
         catalogue = catalogue.only(lambda tile: tile.is_far_longer and tile.n > tile.m)
     if (sizes.m <= _rules(catalogue).few_columns).all():  # with more rows, the longer tiles were measured to be as fast
-        catalogue = without_too_long(COLUMNS, sizes.m, sizes, catalogue)
+        catalogue = without_overlong(COLUMNS, sizes.m, sizes, catalogue)
     return _narrowest(sizes.m, lambda tile: tile.m, COLUMNS, catalogue)
 
 
@@ -230,7 +231,7 @@ def _have_long_rows(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.boo
 
 
 def _narrowest_dots(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """Of DOTS the narrowest tile that holds each problem's columns; no other tile where every K is deep and every A
+    """The narrowest tile of DOTS that holds each problem's columns; no other tiles if every K is deep and every A is
     large."""
     tiles = sorted(DOTS.tiles_of(catalogue), key=lambda tile: tile.n)
     wanted = {next(tile for tile in tiles if tile.n >= n) for n in set(sizes.n.tolist())}
@@ -246,8 +247,8 @@ def are_copied_by_tma(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.b
 
 
 def _are_large(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
-    """Which problems suit pipelined tiles, if the catalogue has any: TMA can copy them, and a tile's products are not
-    mostly those of rows and columns that do not exist."""
+    """Which problems suit pipelined tiles, if the catalogue has any: TMA can copy them, and most of a tile lies inside
+    the problem."""
     enough = np.zeros(len(sizes.m), bool)
     for tile in LARGE.tiles_of(catalogue):
         enough |= (2 * sizes.m >= tile.m) & (2 * sizes.n >= tile.n)
@@ -256,7 +257,7 @@ def _are_large(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.bool_]:
 
 
 DOTS = Family(lambda tile: tile.kernel in DOT_PRODUCTS, _have_long_rows, _narrowest_dots, last=True)
-DEEP = Family(lambda tile: tile.kernel == SHARED_DEPTH, _are_deep_and_held, _smallest_that_hold)
+DEEP = Family(lambda tile: tile.kernel == SHARED_DEPTH, _are_deep_and_fit, _smallest_that_hold)
 ROWS = Family(
     lambda tile: tile.kernel in WHOLE_ROWS and tile.m > tile.n, _have_few_columns, _narrowest_that_hold, last=True
 )
@@ -276,8 +277,8 @@ LARGE = Family(
     lambda tile: tile.kernel in PIPELINED, lambda sizes, catalogue: _are_large(sizes, catalogue),
     lambda *_: lambda _: True, measured=False,
 )  # fmt: skip
-FAMILIES = (DOTS, DEEP, ROWS, COLUMNS, LONG, LARGE)  # in the order in which `worth_trying` asks them
-# Numbered from 1; a problem that suits several has the last one's number.
+FAMILIES = (DOTS, DEEP, ROWS, COLUMNS, LONG, LARGE)  # in the order in which `worth_trying` checks them
+# Numbered from 1; a problem that suits several families gets the last one's number.
 _NUMBERED = (LONG, DEEP, DOTS, ROWS, COLUMNS, LARGE)
 
 
@@ -317,7 +318,7 @@ def families_of(sizes: ProblemSizes, catalogue: Catalogue) -> Ints:
 
 
 def are_of(family: Family, families: Ints) -> NDArray[np.bool_]:
-    """Which problems have this family, by the numbers of `families_of`."""
+    """Which problems belong to this family, by the family numbers that `families_of` gives."""
     answer: NDArray[np.bool_] = families == _NUMBERED.index(family) + 1
     return answer
 
@@ -338,7 +339,7 @@ def stream_deep(tile: TileShape, sizes: ProblemSizes) -> bool:
 
 
 def is_made_for(tile: TileShape, sizes: ProblemSizes, catalogue: Catalogue) -> bool:
-    """Whether a tile may be chosen for such problems, so that its measured cost for them matters; true for most tiles.
+    """Whether a tile may be chosen for these problems, so that its measured cost for them matters; true for most tiles.
 
     Skinny tiles are built like tiles of no family, and their costs hold for all problems. Tiles of the other
     families are never chosen on a device without rules.

@@ -149,18 +149,18 @@ def _selected(selector: Selector, sizes: ProblemSizes) -> Heuristic:
 
 
 def _choose_tiles(sizes: ProblemSizes, queue: tuple[TileShape, ...], threshold: float) -> tuple[Ints, int, bool]:
-    """Position in the queue of each problem's tile, the TLP (Eq. 1) of these tiles, and whether each problem's queue
-    holds one strategy."""
+    """The queue position of each problem's tile, the TLP (Eq. 1) of these tiles, and whether each problem's queue holds
+    a single strategy."""
     fits = np.array([(tile.m <= sizes.m) & (tile.n <= sizes.n) for tile in queue])
     fits[0] = True
     # the queue positions whose tile fits the problem come first, in order
-    own_queue = np.argsort(~fits, axis=0, kind="stable")
+    queue_order = np.argsort(~fits, axis=0, kind="stable")
     last = fits.sum(axis=0) - 1
     threads = np.array([tile_counts(sizes, tile.m, tile.n) * tile.threads for tile in queue])
     problem = np.arange(len(sizes.m))
     step = np.zeros_like(problem)
     while True:
-        position = own_queue[step, problem]
+        position = queue_order[step, problem]
         tlp = int(threads[position, problem].sum())
         at_last = bool((step == last).all())
         if tlp <= threshold or at_last:
@@ -169,26 +169,29 @@ def _choose_tiles(sizes: ProblemSizes, queue: tuple[TileShape, ...], threshold: 
 
 
 def _batch_by_threshold(draft: Draft, threshold: float, theta: float) -> Draft:
-    """Section 5: fill blocks in order until their K exceeds theta, while threads are left; then one tile a block."""
+    """Section 5: fill blocks in order until their K exceeds theta, while threads are left; then one tile per block."""
     runs, num_tiles = draft.runs, draft.runs.num_tiles
     # All tiles have 256 threads, or all have 128. Only on tensor cores both occur; each block then counts as the
     # larger.
     threads = int(draft.catalogue.columns.threads[runs.tile_id].max(initial=0))
-    depth, whole_theta = runs.k_end - runs.k_begin, math.floor(theta)  # sums of K are whole
-    # How many tiles a block has that begins with a given tile: the fewest whose total K exceeds theta. Within one run
-    # that is a division; a block over several runs is found by a search. No block begins after the last tile.
-    step = np.where(depth > 0, whole_theta // np.maximum(depth, 1) + 1, num_tiles)
-    jump = np.arange(num_tiles + 1)
-    jump[:-1] += np.repeat(step, runs.count)
-    beyond = np.flatnonzero(jump[:-1] > np.repeat(runs.first_tile[1:], runs.count))
+    depth, floor_theta = runs.k_end - runs.k_begin, math.floor(theta)  # sums of K are whole
+    # The number of tiles of a block that begins with a given tile: the smallest number whose total K exceeds theta.
+    # Within one run that is a division; a block over several runs is found by a search. No block begins after the last
+    # tile.
+    step = np.where(depth > 0, floor_theta // np.maximum(depth, 1) + 1, num_tiles)
+    next_block = np.arange(num_tiles + 1)
+    next_block[:-1] += np.repeat(step, runs.count)
+    across_runs = np.flatnonzero(next_block[:-1] > np.repeat(runs.first_tile[1:], runs.count))
     total = offsets(np.repeat(depth, runs.count))  # K before each tile
-    jump[beyond] = np.minimum(np.searchsorted(total, total[beyond] + whole_theta, side="right"), num_tiles)
-    # The blocks begin at 0, jump[0], jump[jump[0]], ...: if 2^i of these are known, one composed jump gives the next
-    # 2^i.
+    next_block[across_runs] = np.minimum(
+        np.searchsorted(total, total[across_runs] + floor_theta, side="right"), num_tiles
+    )
+    # The blocks begin at 0, next_block[0], next_block[next_block[0]], ... From 2^i of them, next_block composed with
+    # itself gives the next 2^i.
     first = np.zeros(1, np.int64)
     while first[-1] < num_tiles:
-        first = np.append(first, jump.take(first))
-        jump = jump.take(jump)
+        first = np.append(first, next_block.take(first))
+        next_block = next_block.take(next_block)
     first = first[: np.searchsorted(first, num_tiles) + 1]
     # Threads never increase from one block to the next.
     left = (num_tiles - first + np.arange(len(first))) * threads

@@ -31,7 +31,7 @@ Demotion = Literal["class", "batch"]
 Unreached = Literal["highest", "smallest"]
 Undivided = Literal["fits", "small"]
 
-_SAME = 1 - 1e-9  # a factor: TLPs that differ by less are equal but for rounding
+_SAME = 1 - 1e-9  # relative tolerance: TLPs that differ by less are equal up to rounding
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class LoadBalanced(PaperPlanner):
             catalogue,
             planner=self.name,
             tile_id=np.array([tile.index for tile in tiles])[tile_class],
-            tlp=int(device.wave_size * active(_of_classes(waves, tile_class))),
+            tlp=int(device.wave_size * active(_class_waves(waves, tile_class))),
             replaced=replaced,
         )
 
@@ -199,7 +199,7 @@ def _active(waves: Floats, *, most: Floats, bound: Bound) -> Floats:
         waves = np.minimum(waves, limit)
     total: Floats = waves.sum(axis=0, dtype=np.float64)
     if bound == "device":
-        with np.errstate(divide="ignore"):  # a class that cannot run counts as taking the whole device
+        with np.errstate(divide="ignore"):  # a class that cannot run counts as if it took the whole device
             share = np.divide(waves, limit, out=np.zeros(waves.shape), where=waves > 0).sum(axis=0)
         total = total / np.maximum(share, 1.0)
     return total
@@ -207,7 +207,7 @@ def _active(waves: Floats, *, most: Floats, bound: Bound) -> Floats:
 
 @dataclass(frozen=True)
 class _Passes:
-    """Algorithm 1 without its initial tiles: demotes problems until `enough` waves are active.
+    """Algorithm 1 after the choice of initial tiles: demotes problems until `enough` waves are active.
 
     `unreached` says which assignment is the answer where that many never are.
     """
@@ -224,7 +224,7 @@ class _Passes:
             below = demoted - 1
             members = np.flatnonzero(tile_class == demoted)  # including those demoted into the class before
             # Waves after demoting none, one, two, ... of the members; the other classes stay unchanged.
-            now = np.repeat(_of_classes(self.waves, tile_class)[:, None], len(members) + 1, axis=1)
+            now = np.repeat(_class_waves(self.waves, tile_class)[:, None], len(members) + 1, axis=1)
             now[demoted, 1:] -= np.cumsum(self.waves[demoted, members])
             now[below, 1:] += np.cumsum(self.waves[below, members])
             tlp = self.active(now)
@@ -238,9 +238,9 @@ class _Passes:
         return tile_class if self.unreached == "smallest" else best
 
     def by_batch(self, tile_class: Ints) -> Ints:
-        """Every problem by a class in each pass."""
+        """Demotes every problem by one class in each pass."""
         most, best = -1.0, tile_class
-        while (tlp := float(self.active(_of_classes(self.waves, tile_class)))) < self.enough:
+        while (tlp := float(self.active(_class_waves(self.waves, tile_class)))) < self.enough:
             if tlp * _SAME > most:
                 most, best = tlp, tile_class
             if not tile_class.any():
@@ -255,7 +255,7 @@ def _demoted(tile_class: Ints, members: Ints) -> Ints:
     return tile_class
 
 
-def _of_classes(waves: Floats, tile_class: Ints) -> Floats:
+def _class_waves(waves: Floats, tile_class: Ints) -> Floats:
     """Waves of each class, where waves[c, i] are those of problem i in class c. Whole numbers, exact up to 2**53."""
     own = waves[tile_class, np.arange(len(tile_class))]
     # bincount of an empty array gives integers

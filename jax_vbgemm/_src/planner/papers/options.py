@@ -26,8 +26,8 @@ def check_count(planner: str, option: str, value: Any) -> None:
 
 
 def check_choice(planner: str, option: str, value: Any, choices: tuple[Any, ...], besides: str = "") -> None:
-    """Raises unless `value` is one of `choices`; True and False do not count as numbers. `besides`: other legal values,
-    in words."""
+    """Raises unless `value` is one of `choices`; True and False do not count as numbers. `besides`: a description of
+    other legal values."""
     if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
         known = " ".join(filter(None, (", ".join(map(repr, choices)), besides)))
         raise ValueError(f"{planner}: {option} = {value!r} must be one of {known}")

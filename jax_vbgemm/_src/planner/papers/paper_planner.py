@@ -24,7 +24,7 @@ class PaperPlanner(DraftPlanner):
     def sets_for(self, catalogue: Catalogue) -> tuple[tuple[TileKey, ...], ...]:
         """The sets of tiles to choose from; `Catalogue.resolve` replaces tiles that aren't built.
 
-        Raises ValueError where `tensor` is True and no tile of `tensor_sets` is built for the arithmetic.
+        Raises ValueError if `tensor` is True and no tile of `tensor_sets` is built for the arithmetic.
         """
         on_tensor_cores = catalogue.on_tensor_cores if self.tensor is None else self.tensor
         if not on_tensor_cores:
@@ -39,6 +39,6 @@ class PaperPlanner(DraftPlanner):
         return self.tensor_sets
 
     def ordinary_sets(self, catalogue: Catalogue) -> tuple[tuple[TileKey, ...], ...]:
-        """`tile_sets` without those of which no tile is built for the arithmetic."""
+        """The `tile_sets` that have at least one tile built for the arithmetic."""
         built = {tile.key for tile in catalogue}
         return tuple(tiles for tiles in self.tile_sets if not built.isdisjoint(tiles))

@@ -110,9 +110,9 @@ def _split_down(
     while (total := int(blocks[level, problem].sum())) < target and (level > 0).any():
         shrinking = backwards[level[backwards] > 0]
         gain = blocks[level[shrinking] - 1, shrinking] - blocks[level[shrinking], shrinking]
-        before = total + np.cumsum(gain) - gain  # blocks when a problem's turn comes
+        blocks_before = total + np.cumsum(gain) - gain  # blocks when a problem's turn comes
         level = level.copy()
-        level[shrinking[before < target]] -= 1
+        level[shrinking[blocks_before < target]] -= 1
         if not repeat:
             break
     return level

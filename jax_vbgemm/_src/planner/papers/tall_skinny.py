@@ -22,7 +22,7 @@ from jax_vbgemm._src.planner.model.tile_families import (
     STREAMING,
     are_many,
     has_two_rows_a_thread,
-    without_too_long,
+    without_overlong,
 )
 from jax_vbgemm._src.planner.papers.options import check_choice, check_count, check_number
 from jax_vbgemm._src.planner.papers.paper_planner import PaperPlanner
@@ -40,11 +40,11 @@ from jax_vbgemm._src.problem import Problem, ProblemSizes
 MIRRORED = (Shape.TSM2_MIRRORED, Shape.ISM2_MIRRORED)
 DEEP_SHAPES = (Shape.TSM2, Shape.TSM2_MIRRORED, Shape.REDUCTION)  # K is more than small, and may be split
 
-# Minimum K steps of a split-K slice where the number of slices is a heuristic: so that adding partial sums is cheap.
+# Minimum K steps of a split-K slice if the number of slices is a heuristic; keeps the reduction of partial sums cheap.
 _STEPS_OF_A_SLICE = 8
 
-# Prefetch depth of row tiles: the elements of each of its rows that a thread loads before it multiplies, which are all
-# of a small K (csrc/gpu/simt/row_tile.h).
+# Prefetch depth of row tiles: the elements that a thread loads of each of its rows before it multiplies (all of them
+# for a small K) (csrc/gpu/simt/row_tile.h).
 _ROWS_AHEAD = 32
 
 
@@ -62,7 +62,7 @@ class TallSkinny(PaperPlanner):
     storage, and JAX has row-major arrays. For ISM2 they are the row tiles (`rows-*`), whose threads compute whole rows
     of C (Algorithm 6: one row of A a thread, tcf rows in turn), in either storage. For TSM2 they are the row tiles
     where A is stored as k x m, and the dot-product tiles (`dots-*`), whose warps read along K, where A is contiguous
-    along K. Where the device's measurements say that other tiles are faster, and for problems with few rows and many
+    along K. If the device's measurements say that other tiles are faster, and for problems with few rows and many
     columns, they are the skinny tiles (`skinny-*`); on a device without measurements the paper's model alone decides.
     Reductions (few rows, few columns and a deep K), which the paper does not treat, get the smallest deep tile
     (`deep-*`) that holds their result. Other problems get the largest square tile that fits, and tall and skinny ones
@@ -74,7 +74,7 @@ class TallSkinny(PaperPlanner):
     which the paper does not cover, the tile is the longest of the narrowest that hold the small dimension.
 
     The paper does not split K, as its problems have enough rows for its GPUs. `target_blocks`: K of deep problems is
-    split until there are so many blocks of all problems; 0 splits none. By default, K is split until the device is
+    split until there are this many blocks of all problems; 0 splits none. By default, K is split until the device is
     full; for tiles whose family has a kernel of its own, in the way that was measured to be fastest
     (planner/search/makespan.py).
 
@@ -156,8 +156,8 @@ class TallSkinny(PaperPlanner):
         parts = []
         for index in np.unique(tile_id[own]).tolist():
             members = np.flatnonzero(own & (tile_id == index))
-            mine = tuple(problems[i] for i in members.tolist())
-            parts.append((members, by_one_tile(mine, device, catalogue, catalogue.by_index[index])))
+            group = tuple(problems[i] for i in members.tolist())
+            parts.append((members, by_one_tile(group, device, catalogue, catalogue.by_index[index])))
         if not own.all():
             rest = np.flatnonzero(~own)
             others = tuple(problems[i] for i in rest.tolist())
@@ -206,15 +206,15 @@ def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: Problem
         tile_id = chosen(streaming)
         kernel = catalogue.columns.kernel[tile_id]
         launched = np.unique(kernel[sizes.has_products])
-        own = [index for index in launched.tolist() if _can_be_left_out(catalogue.kernels[index], catalogue)]
+        own = [index for index in launched.tolist() if _is_dispensable(catalogue.kernels[index], catalogue)]
         if len(launched) <= MAX_SEARCHED or not own:
             return tile_id
         least = min(own, key=lambda index: float(elements[kernel == index].sum()))
         streaming &= kernel != least
 
 
-def _can_be_left_out(kernel: str, catalogue: Catalogue) -> bool:
-    """Whether tall and skinny problems alone are given to a kernel, which ordinary kernels can compute as well."""
+def _is_dispensable(kernel: str, catalogue: Catalogue) -> bool:
+    """Whether a kernel only gets tall and skinny problems, which ordinary kernels can compute as well."""
     return _is_of_one_family(kernel) or LONG.has(catalogue.any_tile_of(kernel))
 
 
@@ -233,7 +233,7 @@ def _tile_for(
     streaming: bool,
     with_tensor: bool,
 ) -> TileShape | None:
-    """The tile for a tall and skinny problem; None where none is built. `with_tensor`: skinny tiles may be on tensor
+    """The tile for a tall and skinny problem; None if none is built. `with_tensor`: skinny tiles may be on tensor
     cores."""
     if shape == Shape.REDUCTION:
         return _smallest_that_holds(problem, catalogue) if streaming and device.device_type == "gpu" else None
@@ -246,10 +246,10 @@ def _tile_for(
 
     kernels_of_paper = streaming and device.device_type == "gpu"
     tiles = _streaming(problem, shape, catalogue) if kernels_of_paper else []
-    held = [tile for tile in tiles if sides(tile)[0] >= n]  # others may be shorter but are not taken
+    held = [tile for tile in tiles if sides(tile)[0] >= n]  # other tiles may be shorter but are not used
     shortest = min((sides(tile)[1] for tile in held), default=0)
     if shortest == 0 or (shape not in DEEP_SHAPES and problem.batch * -(-m // shortest) < device.units):
-        # shorter tiles may leave fewer units idle; with a deep K, split-K fills the units
+        # shorter tiles may leave fewer units idle; for a deep K, split-K fills the units instead
         tiles += _skinny(catalogue, mirrored, with_tensor and streaming)
     if tcf is not None and kernels_of_paper and shape in (Shape.ISM2, Shape.ISM2_MIRRORED):
         family = COLUMNS if mirrored else ROWS
@@ -311,7 +311,7 @@ def _streaming(problem: Problem, shape: Shape, catalogue: Catalogue) -> list[Til
         if not are_many(problem.batch * many, catalogue):
             return []
         # tcf is profiled offline (section 5.2): blocks of too many bytes were slower.
-        return list(family.tiles_of(without_too_long(family, few, one, catalogue)))
+        return list(family.tiles_of(without_overlong(family, few, one, catalogue)))
     if shape != Shape.TSM2:
         return []
     if bool(one.rows_along.all()) if measured is None else DOTS.suits(one, catalogue).all():

@@ -44,9 +44,9 @@ class Uniform(DraftPlanner):
             case None:
                 return _fastest(problems, device, catalogue)
             case str(name):
-                return _all_by(_found(catalogue, name), problems, device, catalogue)
+                return _cover_by(_found(catalogue, name), problems, device, catalogue)
             case (name, threads):
-                return _all_by(_found(catalogue, name, threads), problems, device, catalogue)
+                return _cover_by(_found(catalogue, name, threads), problems, device, catalogue)
 
 
 def _found(catalogue: Catalogue, name: str, threads: int | None = None) -> TileShape:
@@ -56,7 +56,7 @@ def _found(catalogue: Catalogue, name: str, threads: int | None = None) -> TileS
         raise ValueError(f"Uniform: tile = {name if threads is None else (name, threads)!r}: {error}") from None
 
 
-def _all_by(tile: TileShape, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
+def _cover_by(tile: TileShape, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
     tile_id = np.full(len(problems), tile.index)
     return Draft.whole_problems(problems, device, catalogue, planner="uniform", tile_id=tile_id)
 
@@ -65,5 +65,5 @@ def _fastest(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalog
     if len(catalogue) == 0:
         raise ValueError(f"Uniform: no tile is built for {catalogue.kind} on {device.name}")
     tiles = worth_trying(catalogue, ProblemSizes.of(problems))
-    drafts = (_all_by(tile, problems, device, catalogue) for tile in tiles)
+    drafts = (_cover_by(tile, problems, device, catalogue) for tile in tiles)
     return min(drafts, key=lambda draft: (draft.runs.num_tiles > MAX_TILES, draft.seconds))

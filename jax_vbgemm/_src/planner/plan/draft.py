@@ -23,7 +23,7 @@ class Draft:
     """A planner's decision. Of several drafts only the best one becomes a `Plan`.
 
     `runs`, `order`, `tlp`, `replaced` and `notes` are as in `Plan`; `tlp` None means the threads of all tiles.
-    `tile_id` is the tile of each problem as a row of the compiled table, -1 where a problem mixes tiles. `block_first`
+    `tile_id` is the tile of each problem as a row of the compiled table, -1 if a problem mixes tiles. `block_first`
     cuts the tiles of `runs` into blocks, after bringing them into `tile_order` if that is given. Without both,
     symmetric problems are folded (planner/tiles/symmetric.py), and pipelined tiles are brought into bands
     (planner/tiles/bands.py).
@@ -111,7 +111,7 @@ class DraftPlanner(ABC):
 
 
 def joined(problems: Sequence[Problem], parts: Sequence[tuple[Ints, Draft]]) -> Draft:
-    """The draft that runs one part after another; a part is the indices of its problems and a draft for them.
+    """The draft that runs `parts` one after another. A part consists of problem indices and a draft for these problems.
 
     Notes and replacements that occur in several parts are kept once.
     """

@@ -1,4 +1,4 @@
-"""The picture of a plan: when which multiprocessor computes which block, as the cost model predicts it."""
+"""The picture of a plan: a timeline of blocks on multiprocessors, as predicted by the cost model."""
 
 import heapq
 import math
@@ -15,13 +15,13 @@ from jax_vbgemm._src.problem import ProblemSizes
 if TYPE_CHECKING:
     from jax_vbgemm._src.planner.plan.plan import Plan
 
-_MOST_BLOCKS = 20_000  # of a picture; more are no longer seen one by one
+_MOST_BLOCKS = 20_000  # boxes per picture; more could not be distinguished
 _COLOURS = ("#2b7fd9", "#cf6a1f", "#2f9156", "#a364cf", "#c23b50", "#7a8b1e", "#1f8f9c", "#8a6a4f")
 _PADDING = "#b9bec6"
 
 
 @dataclass(frozen=True)
-class Drawn:
+class ScheduledBlocks:
     """The blocks of a plan in the order in which they begin; times in microseconds.
 
     unit: the multiprocessor or core; lane, lanes: the place among the blocks that share the unit at a time, and how
@@ -38,7 +38,7 @@ class Drawn:
     tile_id: NDArray[np.int64]
 
 
-def schedule(plan: "Plan") -> Drawn:
+def schedule(plan: "Plan") -> ScheduledBlocks:
     """Each free slot takes the next block, kernel by kernel, as the cost model assumes."""
     runs, block_first, launches = plan.launch_form()
     tiles = runs.expand(plan.catalogue)
@@ -72,7 +72,7 @@ def schedule(plan: "Plan") -> Drawn:
             end = max(end, begin + length)
         start = end
     arrays = [np.array(column) for column in zip(*found, strict=True)] or [np.zeros(0, np.int64)] * 7
-    return Drawn(*arrays)
+    return ScheduledBlocks(*arrays)
 
 
 def draw(plan: "Plan", file: Any = None) -> Any:
@@ -106,8 +106,8 @@ def draw(plan: "Plan", file: Any = None) -> Any:
     middle = begin + length * drawn.useful[kept]
     rows = plan.device.units * int(drawn.lanes.max(initial=1))
     edge: dict[str, Any] = {"linewidths": 0.3 if rows < 200 and len(low) < 2000 else 0, "edgecolors": "white"}
-    of_tiles = [colour[index] for index in drawn.tile_id[kept].tolist()]
-    axes.add_collection(PolyCollection(boxes(begin, middle), facecolors=of_tiles, **edge))
+    tile_colours = [colour[index] for index in drawn.tile_id[kept].tolist()]
+    axes.add_collection(PolyCollection(boxes(begin, middle), facecolors=tile_colours, **edge))
     axes.add_collection(PolyCollection(boxes(middle, begin + length), facecolors=_PADDING, **edge))
     gpu = plan.device.device_type == "gpu"
     axes.set_xlim(0, 1.02 * max(float((drawn.begin + drawn.length).max(initial=0.0)), 1e-3))

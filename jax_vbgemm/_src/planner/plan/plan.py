@@ -53,7 +53,7 @@ class Plan:
       catalogue: the tiles that the planner could choose from.
       runs: the tiles, as boxes, in the planner's order.
       block_first: block i holds the tiles [block_first[i], block_first[i + 1]); None: each block has one tile.
-      choices: (tile name, threads) for each problem; None where several tile shapes cover a problem.
+      choices: (tile name, threads) for each problem; None if several tile shapes cover a problem.
       order: the indices of the problems in scheduling order.
       tlp: the number of threads that the planner counts (Li 2019, Eq. 1, or Zhang 2025, Eq. 4).
       replaced: the tiles of the planner that are not built, and those that replace them.
@@ -107,7 +107,7 @@ class Plan:
         problem only about half of the tiles are computed, and stored twice, where the kernel can do so.
 
         Raises:
-          TypeError: an entry of `tiles` is no TileShape, or one of `order` is no integer.
+          TypeError: an entry of `tiles` is not a TileShape, or one of `order` is not an integer.
           ValueError: there is not one tile of the catalogue for each problem, or `order` does not name each problem
             once.
         """
@@ -173,7 +173,7 @@ class Plan:
         them (`launch_form`).
 
         Raises:
-          TypeError: an entry is no Tile, or has a number that is no integer or an impossible name.
+          TypeError: an entry is not a Tile, or has a non-integer number or an impossible name.
           ValueError: a block has no tiles, or a tile isn't in the catalogue. `validate` checks the rest.
         """
         shapes = _shapes_of_blocks(blocks, catalogue, planner)
@@ -206,7 +206,7 @@ class Plan:
     def validate(self) -> None:
         """Raises ValueError, naming problem and element, unless the plan is valid.
 
-        Each element of each C must be covered exactly once for each k. Where K is split, the tiles of one place must
+        Each element of each C must be covered exactly once for each k. If K is split, the tiles of one place must
         have one shape. The plan may need at most four kernels.
         """
         try:
@@ -240,7 +240,7 @@ class Plan:
 
     def plot(self, file: Any = None) -> Any:
         """A picture of the plan: a row for each multiprocessor (or core), a box for each block over the time that the
-        cost model predicts, its colour the tile shape, its grey part what tiles compute outside of results.
+        cost model predicts, its colour the tile shape, its grey part the multiply-adds outside of results.
 
         Args:
           file: where to save the picture, a path or an open file, in the format of its suffix; None: the figure is
@@ -372,7 +372,7 @@ class Plan:
 
     @cached_property
     def prediction(self) -> Prediction:
-        """What the cost model predicts: `seconds`, `waves` and `balance`."""
+        """The cost model's prediction: `seconds`, `waves` and `balance`."""
         return predict(ProblemSizes.of(self.problems), self.runs, self.block_first, self.catalogue, self.device)
 
     @property
@@ -393,7 +393,7 @@ class Plan:
 
     @cached_property
     def padding_waste(self) -> float:
-        """Computed multiply-adds divided by those that the problems have; 1 where they have none.
+        """Computed multiply-adds divided by those that the problems have; 1 if they have none.
 
         A GPU computes whole tiles; a CPU core computes only the part of an edge tile that lies in C, in whole vectors.
         The problems' multiply-adds include both halves of a symmetric C: where one half is computed and stored twice,

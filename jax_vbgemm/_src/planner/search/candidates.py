@@ -18,11 +18,12 @@ from jax_vbgemm._src.planner.tiles.split_k import even_slices
 from jax_vbgemm._src.planner.tiles.symmetric import tiles_computed
 from jax_vbgemm._src.problem import ProblemSizes
 
-# How many upper bounds of the longest block's time are tried, between the smallest possible time and no bound. (With 4,
-# the published plans are 0.1% slower by the model; with 12 they are 0.1% faster, and planning takes 1.2 times as long.)
-_LIMITS = 6
+# The number of upper bounds of the longest block's time that are tried, between the smallest possible time and no
+# bound. (With 4, the published plans are 0.1% slower by the model; with 12 they are 0.1% faster, and planning takes 1.2
+# times as long.)
+_NUM_LIMITS = 6
 
-# The least steps of a K slice: while one step is computed, the next one is loaded.
+# The minimum K steps of a K slice: while one step is computed, the next one is loaded.
 FEWEST_STEPS = 2
 
 
@@ -52,7 +53,7 @@ class Candidate(NamedTuple):
 
 
 def options_of_kernel(sizes: ProblemSizes, kernel: str, device: DeviceSpec, catalogue: Catalogue) -> list[Option]:
-    """Each tile of the kernel, and each pair of tiles of which the smaller divides the larger. Symmetric problems are
+    """Each tile of the kernel, and each pair of tiles whose smaller one divides the larger one. Symmetric problems are
     folded in options with one tile.
     """
     tiles = catalogue.tiles_of(kernel)
@@ -97,7 +98,7 @@ def candidates(
     """The candidates that are worth comparing.
 
     First one option for all problems. Then, for several upper bounds of the longest block, each problem's cheapest
-    option within the bound, among the options of one of the `pairs` and among all. Where one block takes longer than
+    option within the bound, among the options of one of the `pairs` and among all. If one block takes longer than
     all work does on average, also the cheapest options within lower bounds with K split.
     """
     alone = (count.sum(axis=1, dtype=np.float64), longest.max(axis=1, initial=0), total.sum(axis=1))
@@ -113,14 +114,14 @@ def candidates(
     end = float(longest.max()) if cheapest is None else cheapest.end
     least = max(float(total.min(axis=0).sum()) / slots, splits.shortest)
     if end > least:
-        for limit in np.geomspace(end, least, _LIMITS + 1)[1:]:
+        for limit in np.geomspace(end, least, _NUM_LIMITS + 1)[1:]:
             split = splits.within(float(limit), longest, total)
             if split is not None:
                 yield split
 
 
 def pairs_of(options: Sequence[Option]) -> list[Ints]:
-    """For each two tiles, the options that use only these tiles; empty where there are at most two tiles."""
+    """For each pair of tiles, the options that use only these two; empty if there are at most two tiles."""
     indices = _indices(options)
     tiles = [tile for tile, edge in indices if tile == edge]
     if len(tiles) < 3:
@@ -137,29 +138,29 @@ def _least_work(rows: Ints, total: Floats) -> float:
 
 
 def _within_limits(rows: Ints, count: Ints, longest: Floats, total: Floats, slots: int) -> Iterator[Candidate]:
-    """For falling limits, each problem's cheapest of some options among those whose blocks take no longer than the
-    limit. Empty where all options have blocks of equal length.
+    """For decreasing limits, each problem's cheapest option whose blocks take no longer than the limit. Empty where all
+    options have blocks of equal length.
     """
-    every = np.arange(longest.shape[1])
-    mine, work = longest[rows], total[rows]
+    problem_index = np.arange(longest.shape[1])
+    option_seconds, work = longest[rows], total[rows]
 
     def figures(which: Ints) -> Candidate:
         choice = rows[which]
         # One index into the flattened table is faster than a pair of indices.
-        at = choice * len(every) + every
+        at = choice * len(problem_index) + problem_index
         blocks, end = float(count.take(at).sum()), float(longest.take(at).max())
         return Candidate(choice, blocks, end, float(total.take(at).sum()))
 
-    low, high = float(mine.min(axis=0).max(initial=0)), float(mine.max(initial=0))
+    low, high = float(option_seconds.min(axis=0).max(initial=0)), float(option_seconds.max(initial=0))
     if low == high:
         return
     found = figures(work.argmin(axis=0))
     yield found
-    for limit in np.geomspace(high, low, _LIMITS) * (1 + 1e-9):
+    for limit in np.geomspace(high, low, _NUM_LIMITS) * (1 + 1e-9):
         if found.end <= found.work / slots:
             return  # a lower limit would only add work
         if limit < found.end:
-            found = figures(np.where(mine <= limit, work, np.inf).argmin(axis=0))  # each has one within it
+            found = figures(np.where(option_seconds <= limit, work, np.inf).argmin(axis=0))  # each has one within it
             yield found
 
 
@@ -186,27 +187,27 @@ class Splits:
         self.shortest = float(self._pace.seconds(np.asarray(FEWEST_STEPS)).min()) + self._latency
 
     def within(self, limit: float, longest: Floats, total: Floats) -> Candidate | None:
-        """The cheapest candidate whose blocks take no longer than `limit`; None where a problem has none, or where
+        """The cheapest candidate whose blocks take no longer than `limit`; None if a problem has none, or where
         there would be too many tiles."""
-        room = self._pace.steps_within(limit - self._latency)  # the most steps of a K slice
-        steps, slices = even_slices(self._steps, ceil_div(self._steps, np.maximum(room, 1)))
+        max_steps = self._pace.steps_within(limit - self._latency)  # maximum K steps per slice
+        steps, slices = even_slices(self._steps, ceil_div(self._steps, np.maximum(max_steps, 1)))
         seconds = self._pace.seconds(steps) + self._latency
         singles = len(seconds)
         whole = longest <= limit
         work = np.where(whole, total, np.inf)
-        split = np.where(room >= FEWEST_STEPS, self._count[:singles] * slices * seconds, np.inf)
+        split = np.where(max_steps >= FEWEST_STEPS, self._count[:singles] * slices * seconds, np.inf)
         work[:singles] = np.where(whole[:singles], work[:singles], split)
         choice = work.argmin(axis=0)
-        every = np.arange(len(choice))
-        chosen = work[choice, every]
+        problem_index = np.arange(len(choice))
+        chosen = work[choice, problem_index]
         if not np.isfinite(chosen).all():
             return None
-        is_split = ~whole[choice, every]
+        is_split = ~whole[choice, problem_index]
         row = np.minimum(choice, singles - 1)
-        of_problem = np.where(is_split, slices[row, every], 1)
-        time = np.where(is_split, seconds[row, every], longest[choice, every])
-        of_choice = self._count[choice, every] * of_problem
-        blocks, sums = float(of_choice.sum()), float((of_choice * self._area[row])[is_split].sum())
-        if ready_bytes(blocks, float(self._count[choice, every][is_split].sum())) > MAX_BYTES:
+        problem_slices = np.where(is_split, slices[row, problem_index], 1)
+        time = np.where(is_split, seconds[row, problem_index], longest[choice, problem_index])
+        choice_blocks = self._count[choice, problem_index] * problem_slices
+        blocks, sums = float(choice_blocks.sum()), float((choice_blocks * self._area[row])[is_split].sum())
+        if ready_bytes(blocks, float(self._count[choice, problem_index][is_split].sum())) > MAX_BYTES:
             return None
-        return Candidate(choice, blocks, float(time.max()), float(chosen.sum()), of_problem, time, sums)
+        return Candidate(choice, blocks, float(time.max()), float(chosen.sum()), problem_slices, time, sums)

@@ -39,7 +39,7 @@ class TileChoice:
 def choose(
     sizes: ProblemSizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue, limit: float
 ) -> TileChoice | None:
-    """The best choice among the options of one kernel; None where no choice takes less than `limit` seconds.
+    """The best choice among the options of one kernel; None if no choice takes less than `limit` seconds.
 
     With an infinite limit there always is a choice, though it may have more tiles than a plan can hold.
 
@@ -85,8 +85,8 @@ class _Costs(NamedTuple):
     """
 
     slots: int
-    of_tile: Floats
-    of_edge: Floats
+    tile_seconds: Floats
+    edge_seconds: Floats
     longest: Floats
     total: Floats
     least: float
@@ -94,8 +94,7 @@ class _Costs(NamedTuple):
 
 
 class _Table:
-    """The data of the options that do not depend on the choice, by option and problem: tiles inside and along the
-    edges."""
+    """The options' data that do not depend on the choice, by option and problem: tiles inside and along the edges."""
 
     def __init__(
         self, sizes: ProblemSizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue
@@ -114,24 +113,24 @@ class _Table:
         self._edge_row = [row[option.edge.index] for option in options]
 
     def sharing_of(self, blocks: float) -> int:
-        """How many blocks share a unit where there are `blocks` in all."""
+        """The number of blocks that share a unit if there are `blocks` in all."""
         return min(self._resident, max(math.ceil(blocks / self._device.units), 1))
 
     def costs(self, sharing: int) -> _Costs:
         """The costs while `sharing` blocks share a unit."""
         seconds = block_seconds(self._sizes, self._tiles, self._catalogue, self._device, sharing)
         slots = self._device.units * sharing
-        of_tile, of_edge = seconds[self._tile_row], seconds[self._edge_row]
-        longest = np.maximum(of_tile * self._has_inside, of_edge * self._has_outside)
-        total = of_tile * self._inside + of_edge * self._outside
+        tile_seconds, edge_seconds = seconds[self._tile_row], seconds[self._edge_row]
+        longest = np.maximum(tile_seconds * self._has_inside, edge_seconds * self._has_outside)
+        total = tile_seconds * self._inside + edge_seconds * self._outside
         shortest, share = float(longest.min(axis=0).max(initial=0)), float(total.min(axis=0).sum()) / slots
         splits = None
         if shortest > share:
             splits = Splits(self._sizes, self._options, self.count, self._catalogue, self._device, sharing)
-        return _Costs(slots, of_tile, of_edge, longest, total, max(shortest, share), splits)
+        return _Costs(slots, tile_seconds, edge_seconds, longest, total, max(shortest, share), splits)
 
     def besides(self, found: Candidate) -> float:
-        """Seconds that are in no block: reducing partial sums, and fetching the instructions of each further tile
+        """Seconds outside of blocks: reducing partial sums, and fetching the instructions of each further tile
         shape."""
         different = int(np.bitwise_or.reduce(self._uses[found.choice, self._every])).bit_count()
         adding = split_seconds(found.sums, self._catalogue, self._device) if found.sums else 0.0
@@ -147,6 +146,6 @@ class _Table:
         at = chosen, self._every
         longest = costs.longest[at] if found.longest is None else found.longest
         blocks = np.concatenate((self._inside[at] * slices, self._outside[at]))
-        each = np.concatenate((np.where(slices > 1, longest, costs.of_tile[at]), costs.of_edge[at]))
+        each = np.concatenate((np.where(slices > 1, longest, costs.tile_seconds[at]), costs.edge_seconds[at]))
         makespan = makespan_of_blocks(each, blocks, costs.slots, self._device.tail) + besides
         return TileChoice(makespan, self._options, chosen, slices, longest)

@@ -39,10 +39,10 @@ from jax_vbgemm._src.planner.tiles.split_k import fewest_filling_slices, in_slic
 from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored
 from jax_vbgemm._src.problem import Problem, ProblemSizes
 
-# After more full rounds than this, the last round is not worth filling: it is less than a ninth of the time.
+# With more full rounds than this, the last round is not worth filling: it is below a ninth of the time.
 _ROUNDS_TO_FILL = 8
 
-# Up to so many problems, the best draft of each kernel is also tried with a number of K slices that fills rounds, and
+# Up to this many problems, the best draft of each kernel is also tried with a number of K slices that fills rounds, and
 # with its last round split. More problems have blocks of many lengths, which fill the last round anyway. (8 and 64 give
 # the same published plans.)
 _FEW_PROBLEMS = 16
@@ -60,12 +60,12 @@ class Makespan(DraftPlanner):
     A problem is covered by one tile, or by a large one inside and a smaller one along the ragged edges. Within
     an upper bound of a block's time, each problem takes the option with the least work; the bounds that are tried trade
     the longest block against the total work. As each further tile shape costs a launch some time, the search is done
-    with all tiles, and with the two tiles that need the least work together. Where one block still takes longer than
+    with all tiles, and with the two tiles that need the least work together. If one block still takes longer than
     all work does on average, K is split. Blocks have one tile and are ordered by descending predicted time (longest
     processing time first).
 
     `kernel`: use only the tiles of this launched kernel; `without`: do not use this tile, (name, threads). Raises
-    ValueError where there is no such kernel or tile, where no tile is left, and on a CPU, where one tile shape for all
+    ValueError if there is no such kernel or tile, where no tile is left, and on a CPU, where one tile shape for all
     problems wastes nothing along edges.
     """
 
@@ -77,27 +77,27 @@ class Makespan(DraftPlanner):
             raise ValueError(f"Makespan: it plans for GPUs, but {device.name!r} is a {device.device_type}")
         if len(catalogue) == 0:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
-        sizes, among = ProblemSizes.of(problems), self._among(catalogue)
+        sizes, among = ProblemSizes.of(problems), self._allowed_tiles(catalogue)
         families = families_of(sizes, among)
         if 0 < _slower_reads(are_of(DOTS, families), sizes, device, catalogue) < device.launch_seconds:
             families = families_of(sizes, without_dot_products(among))
         streamed = are_read_fastest(families, sizes, device.rules)
-        one = _of_one_kernel(problems, device, catalogue, among)
-        several = _of_a_kernel_each(problems, families, device, catalogue, among)
+        one = _search_one_kernel(problems, device, catalogue, among)
+        by_family = _search_by_family(problems, families, device, catalogue, among)
         # Small problems are not large, but a second launch for a few of them may take longer than tiles that are mostly
         # empty.
         if are_of(LARGE, families).any() and are_copied_by_tma(sizes, catalogue).all():
-            several += [by_one_tile(problems, device, catalogue, tile) for tile in LARGE.tiles_of(among)]
+            by_family += [by_one_tile(problems, device, catalogue, tile) for tile in LARGE.tiles_of(among)]
 
         def seconds(draft: Draft) -> float:
-            """The predicted time, and the extra time that tiles other than streaming ones need to read such operands:
-            it was measured, and the cost model does not show it."""
+            """The predicted time, plus the measured extra time of non-streaming tiles to read such operands, which the
+            cost model does not include."""
             by_others = streamed & ~np.isin(draft.tile_id, [t.index for t in catalogue if t.kernel in STREAMING])
             return draft.seconds + _slower_reads(by_others, sizes, device, catalogue)
 
-        return min([one, *several], key=seconds)
+        return min([one, *by_family], key=seconds)
 
-    def _among(self, catalogue: Catalogue) -> Catalogue:
+    def _allowed_tiles(self, catalogue: Catalogue) -> Catalogue:
         """The tiles that may be chosen."""
         if self.kernel is None and self.without is None:
             return catalogue
@@ -114,7 +114,7 @@ class Makespan(DraftPlanner):
 
 
 def _slower_reads(problems: NDArray[np.bool_], sizes: ProblemSizes, device: DeviceSpec, catalogue: Catalogue) -> float:
-    """The extra seconds in which tiles other than streaming ones read these problems' operands; 0 where not
+    """The extra seconds in which tiles other than streaming ones read these problems' operands; 0 if not
     measured."""
     if device.rules is None:
         return 0.0
@@ -123,8 +123,8 @@ def _slower_reads(problems: NDArray[np.bool_], sizes: ProblemSizes, device: Devi
 
 
 def by_one_tile(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, tile: TileShape) -> Draft:
-    """The search with one tile shape: it only decides how K is split, and the order of blocks."""
-    return _of_one_kernel(problems, device, catalogue, replace(catalogue, tiles=(tile,)))
+    """The search with a single tile shape: it only decides how K is split and the order of blocks."""
+    return _search_one_kernel(problems, device, catalogue, replace(catalogue, tiles=(tile,)))
 
 
 def narrower_searches(runs: Runs, catalogue: Catalogue, kernels: Sequence[str]) -> dict[str, Makespan]:
@@ -136,23 +136,23 @@ def narrower_searches(runs: Runs, catalogue: Catalogue, kernels: Sequence[str]) 
     return found | {f"without {tile.name}/{tile.threads}": Makespan(without=tile.key) for tile in taken}
 
 
-def _of_a_kernel_each(
+def _search_by_family(
     problems: Sequence[Problem], families: Ints, device: DeviceSpec, catalogue: Catalogue, among: Catalogue
 ) -> list[Draft]:
     """Drafts with several launches: one for tall and skinny problems and one for other problems, one for large problems
     and one for others, or one for each family.
 
-    Where the families would need more launches than a call may have, some share the launch of the ordinary problems:
+    If the families would need more launches than a call may have, some share the launch of the ordinary problems:
     first those of skinny tiles (family 1), then large ones, then those of dot-product tiles, which lose least, then
     those of column tiles.
     """
 
     @cache
     def search(members: tuple[int, ...]) -> Draft:
-        return _of_one_kernel(tuple(problems[i] for i in members), device, catalogue, among)
+        return _search_one_kernel(tuple(problems[i] for i in members), device, catalogue, among)
 
     def apart(groups: Ints) -> list[tuple[Ints, Draft]]:
-        """The members of each group and their draft; empty where there is one group."""
+        """The members of each group and their draft; empty if there is one group."""
         members = [np.flatnonzero(groups == number) for number in np.unique(groups)[::-1]]
         return [(each, search(tuple(each.tolist()))) for each in members] if len(members) > 1 else []
 
@@ -186,7 +186,7 @@ def _of_a_kernel_each(
 
 
 def _groups(numbers: Ints) -> bytes:
-    """The same for numberings that group problems in the same way."""
+    """A canonical numbering: equal for all numberings that group problems in the same way."""
     return np.unique(numbers, return_inverse=True)[1].tobytes()
 
 
@@ -197,7 +197,9 @@ def _fits_descriptors(draft: Draft) -> bool:
     return not split.any() or ready_bytes(runs.num_tiles, int(runs.count[split].sum())) <= _MOST_BYTES_JOINED
 
 
-def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, among: Catalogue) -> Draft:
+def _search_one_kernel(
+    problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, among: Catalogue
+) -> Draft:
     """The best draft whose tiles all belong to one kernel and are in the catalogue `among`."""
     sizes = ProblemSizes.of(problems)
     draft = _draft_for(problems, sizes, device, catalogue, among)
@@ -225,12 +227,12 @@ def _draft_for(
             found = choose(sizes, options_of_kernel(sizes, kernel, device, among), device, catalogue, limit)
             choices += [] if found is None else [found]
     if gain == 1.0:
-        choices = choices[-1:]  # each choice is better than the ones before it
+        choices = choices[-1:]  # each choice is better than the previous ones
     drafts = [_draft(problems, sizes, choice, device, catalogue) for choice in choices]
     if gain > 1.0:
         drafts = [_with_full_rounds(problems, sizes, *pair) for pair in zip(choices, drafts, strict=True)]
     drafts = [_with_last_round_split(draft) for draft in drafts]
-    # Of drafts that take equally long, as the memory limits all, the one with the least makespan of blocks.
+    # Among drafts with equal times, because all are memory-bound, the one with the smallest makespan of blocks.
     return min(zip(drafts, choices, strict=True), key=lambda pair: (pair[0].seconds, pair[1].makespan))[0]
 
 
@@ -263,20 +265,20 @@ def _draft(
 
 
 def _with_full_rounds(problems: Sequence[Problem], sizes: ProblemSizes, found: TileChoice, draft: Draft) -> Draft:
-    """The draft; or where K is split, a draft with fewer or more K slices whose blocks fill whole rounds.
+    """The draft; or, if K is split, a draft with fewer or more K slices whose blocks fill whole rounds.
 
     The number of slices follows from an upper bound of the longest block, which may leave a few blocks in a last round.
-    Full rounds are taken where they are clearly faster. Deep tiles are limited by the memory: the cost model
-    hardly distinguishes numbers of blocks that saturate it, but more blocks hide more latency. Of the numbers of slices
-    whose blocks all run at once, the largest is taken that is hardly slower. Tiles that stream a deep K wait for the
-    memory so evenly that the fewest slices are taken that leave few units idle. Without rules of the device, the
-    predicted time alone decides.
+    Full rounds are taken where they are clearly faster. Deep tiles are limited by the memory: the cost model hardly
+    distinguishes numbers of blocks that saturate it, but more blocks hide more latency. Among the numbers of slices
+    whose blocks all run at once, the largest one within `tie_tolerance` is taken. Tiles that stream a deep K are
+    limited by memory so evenly that they take the smallest number of slices that leaves few units idle. Without rules
+    of the device, the predicted time alone decides.
     """
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
     rules = device.rules
     if rules is not None and len(runs) and stream_deep(catalogue.by_index[int(runs.tile_id[0])], sizes.with_products()):
         even = _evenly_split(sizes, found, rules, device, catalogue)
-        return _place_by_place(_draft(problems, sizes, even, device, catalogue))
+        return _slices_adjacent(_draft(problems, sizes, even, device, catalogue))
     is_split = found.slices[runs.problem] > 1
     blocks, whole = runs.num_tiles, int(runs.count[~is_split].sum())
     if blocks == whole:
@@ -292,7 +294,7 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: ProblemSizes, found: T
     in_one_round = [filled(device.units * sharing) for sharing in range(resident, 0, -1)]
     if tile.kernel == SHARED_DEPTH and rules is not None:
         least = min(each.seconds for each in [*in_one_round, draft])
-        return next((each for each in in_one_round if each.seconds <= least * rules.hardly_slower), draft)
+        return next((each for each in in_one_round if each.seconds <= least * rules.tie_tolerance), draft)
     slots = device.units * resident
     in_more = [filled(blocks // slots * slots)] if blocks >= 2 * slots else []
     best = min([*in_one_round, *in_more], key=lambda each: each.seconds)
@@ -316,7 +318,7 @@ def _evenly_split(
     return replace(found, slices=slices)
 
 
-def _place_by_place(draft: Draft) -> Draft:
+def _slices_adjacent(draft: Draft) -> Draft:
     """The draft with the K slices of each tile next to each other in the order of blocks. Blocks that run at the same
     time then read different columns of A, which are in different banks of the memory (5% faster;
     docs/design/tall-skinny.md, T17).
@@ -330,8 +332,8 @@ def _place_by_place(draft: Draft) -> Draft:
 
 
 def _with_last_round_split(draft: Draft) -> Draft:
-    """The draft; or if predicted to be faster, the draft with the tiles of the last round split along K, where that
-    round leaves most units idle.
+    """The draft; or, if predicted to be faster, the draft with the last round's tiles split along K, if that round
+    leaves most units idle.
     """
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
     if len(runs) == 0 or (runs.k_begin > 0).any():

@@ -18,7 +18,7 @@ from jax_vbgemm._src.planner.tables.rules import Rules
 
 ELEMENT_BYTES: Mapping[str, int] = {dtype: DTYPES[dtype].bytes for dtype in OPERANDS}
 
-# What ordinary tiles compute when tf32 or tf32x3 is requested: float32. Other arithmetics are computed as they are.
+# The arithmetic of ordinary tiles for tf32 and tf32x3 is float32; for others it is the arithmetic itself.
 PLAIN_KIND: Mapping[str, str] = {
     name: next(plain.name for plain in ARITHMETICS.values() if plain[1:] == one[1:])
     for name, one in ARITHMETICS.items()
@@ -121,11 +121,11 @@ class Catalogue:
 
     @property
     def on_tensor_cores(self) -> bool:
-        """Whether products of this arithmetic belong on tensor cores: TF32 exists nowhere else, and numbers of 8 and
-        16 bits are much slower elsewhere. (float64 has tensor cores too, but ordinary units are as exact.)
+        """Whether products of this arithmetic belong on tensor cores: TF32 exists nowhere else, and 8-bit and 16-bit
+        types are much slower elsewhere. (float64 has tensor cores too, but ordinary units are as exact.)
         """
-        theirs = self.kind != PLAIN_KIND[self.kind] or self.element_bytes <= 2
-        return theirs and any(tile.tensor for tile in self.tiles)
+        needs_tensor = self.kind != PLAIN_KIND[self.kind] or self.element_bytes <= 2
+        return needs_tensor and any(tile.tensor for tile in self.tiles)
 
     def __iter__(self) -> Iterator[TileShape]:
         return iter(self.tiles)
@@ -136,7 +136,7 @@ class Catalogue:
     def find(self, name: str, threads: int | None = None) -> TileShape:
         """The tile of that name; without `threads`, its version with the most threads.
 
-        Raises ValueError, listing the known tiles, where there is none.
+        Raises ValueError, listing the known tiles, if there is none.
         """
         found = [tile for tile in self.tiles if tile.name == name and threads in (None, tile.threads)]
         if not found:
@@ -146,10 +146,10 @@ class Catalogue:
         return max(found, key=lambda tile: tile.threads)
 
     def resolve(self, order: Sequence[TileKey]) -> tuple[tuple[TileShape, ...], tuple[Replacement, ...]]:
-        """The tiles that `order` names from the smallest on, and the replacements for missing ones.
+        """The tiles named by `order`, smallest first, and the replacements for missing ones.
 
         A missing tile is replaced by the next smaller one of `order`, or by the next larger one where none is smaller.
-        Raises ValueError where none of the tiles is built.
+        Raises ValueError if none of the tiles is built.
         """
         built = {tile.key: tile for tile in self.tiles}
         available = [built[key] for key in order if key in built]
@@ -246,7 +246,7 @@ class Resources(NamedTuple):
 
 
 def _kernel_resources(device: DeviceSpec, kernel: str, kind: str) -> Resources | None:
-    """A launched kernel's resources in the compiler's report; None where the kernel is not compiled for the device."""
+    """A launched kernel's resources in the compiler's report; None if the kernel is not compiled for the device."""
     rows = {row[2]: figures for row, figures in _resource_table().items() if row[:2] == (device.resources, kernel)}
     if not rows and any(row[1] == kernel for row in _resource_table()):
         return None

@@ -62,8 +62,8 @@ class DeviceSpec:
     shared_bandwidth: float  # shared memory of all units together
     step_latency: float  # lower bound of one K step: load, barrier, first product
     block_latency: float  # prologue and epilogue of a block; on a CPU of each of its tiles
-    launch_seconds: float  # one more kernel of a call, or one more call on the CPU
-    call_seconds: float  # of each call beside its kernels: it waits until the work before it has ended
+    launch_seconds: float  # per additional kernel of a call, or per additional call on the CPU
+    call_seconds: float  # per call, besides its kernels: waiting for earlier work to end
     vector_bytes: int  # edge tiles are computed in whole vectors of this size; 0: always as whole tiles
 
     # Parameters of the papers' planners.
@@ -72,11 +72,11 @@ class DeviceSpec:
     load_balanced_threshold: int  # threads, `load_balanced`
     split_factor: int  # blocks per unit, `sort_split`: SIMDs / waves of a block of 128 threads
     product_latency: float  # from a multiply-add to one that needs its result, `tall_skinny`
-    setup_registers: int  # of a thread, beside operands and results, `tall_skinny`
+    setup_registers: int  # registers per thread besides operands and results, `tall_skinny`
 
     # Each tile shape of a launch beyond the first: its instructions are fetched from memory.
     further_tile_latency: float
-    split_latency: float  # of a call that splits K: a kernel that reduces the partial sums
+    split_latency: float  # of a split-K call: the kernel that reduces the partial sums
     # More than one wave of blocks has a tail, because the blocks don't end together: it costs this fraction of an
     # average block.
     tail: float
@@ -90,7 +90,7 @@ class DeviceSpec:
     calls: CallCosts | None = None
     collectives: tuple[tuple[str, CollectiveRate], ...] = ()  # by jax.lax's name, those that were measured
 
-    note: str = ""  # what plans for it say: that nothing is built for it, or how it differs from the live device
+    note: str = ""  # note for its plans: nothing is built for it, or it differs from the live device
 
     def __hash__(self) -> int:
         # Plans are cached by device; devices that differ only in fields that are not hashed are rare.
@@ -111,7 +111,7 @@ class DeviceSpec:
         return dict(self.peak_rates)[_MULTIPLIED_AS.get(accumulator, accumulator)]
 
     def tensor_rate(self, kind: str) -> float:
-        """FLOP/s of an arithmetic on tensor cores; infinite where the device has none for it."""
+        """FLOP/s of an arithmetic on tensor cores; infinite if the device has none for it."""
         return dict(self.tensor_rates).get(_TENSOR_RATES.get(kind, kind), math.inf)
 
     def has_tensor(self, kind: str) -> bool:

@@ -1,8 +1,8 @@
 """The device table: each folder of devices/ is an entry, its device.toml read into a DeviceSpec.
 
 A device.toml names an architecture of architectures.toml, or as its `base` another device of the same chip, whose
-figures it inherits (measured ones only if units and rates are the same: `_check_base`). Beside [hardware] it has only
-figures that were measured or that papers give:
+figures it inherits (measured ones only if units and rates are the same: `_check_base`). Besides [hardware] it only has
+figures that were measured or taken from papers:
 
   [costs]   seconds; else those of assumed_costs.toml
   [papers]  thresholds of the papers' planners; else derived from the architecture (`_thresholds`)
@@ -12,7 +12,8 @@ figures that were measured or that papers give:
   [rules]   rules.Rules, [ragged] rules.RaggedRules, [mesh] rules.MeshRules, [cores] rules.CoreRules; else none
   [boards]  by device_kind, the figures of [hardware] in which a board differs
 
-A calibration.csv beside it has the cost model's coefficients; without one, that of `base` is used.
+A calibration.csv beside it has the cost model's coefficients of tiles that were measured on the device. Those of other
+tiles are of `base`.
 """
 
 import tomllib
@@ -70,6 +71,13 @@ def calibration_file(device: str) -> Path:
     return FOLDER / device / "calibration.csv"
 
 
+def calibration_files(device: str) -> list[Path]:
+    """The calibration files of a device, whose rows replace those of the files before: its base's, and its own."""
+    base = _read(FOLDER / device / "device.toml").get("base")
+    own = calibration_file(device)
+    return (calibration_files(base) if base else []) + ([own] if own.exists() else [])
+
+
 def platform_of(architecture: str) -> Any:
     """JAX's name for the platform whose programs run there."""
     return {"sm": "cuda", "gf": "rocm"}.get(architecture[:2], "cpu")
@@ -80,9 +88,9 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
 
     Raises ValueError, naming the device, for a figure that is missing or unknown.
     """
-    of_architecture = architectures()[architecture]
+    architecture_table = architectures()[architecture]
     platform = platform_of(architecture)
-    occupancy: dict[str, Any] = {key: of_architecture.get(key) for key in _OCCUPANCY}
+    occupancy: dict[str, Any] = {key: architecture_table.get(key) for key in _OCCUPANCY}
     hardware = _frozen(tables["hardware"])
     costs = _assumed_costs().get(platform, {}) | tables.get("costs", {})
     papers = _thresholds(hardware.get("units", 0), occupancy) | tables.get("papers", {})
@@ -98,7 +106,7 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
             dots=DotRates(**_frozen(tables["dots"])) if "dots" in tables else None,
             calls=CallCosts(**tables["calls"]) if "calls" in tables else None,
             collectives=tuple((key, CollectiveRate(**rate)) for key, rate in tables.get("collectives", {}).items()),
-            note=_note(architecture, of_architecture),
+            note=_note(architecture, architecture_table),
             **occupancy,
             **hardware,
             **costs,
@@ -109,13 +117,15 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
 
 
 def _note(architecture: str, table: Mapping[str, Any]) -> str:
-    """What plans for an architecture say of it, by its table."""
+    """The note for plans for an architecture, from its table."""
     if table.get("built", True):
         return ""
-    lender = table["resources"]
-    if lender == architecture:
+    resources_from = table["resources"]
+    if resources_from == architecture:
         return f"no kernels are built for {architecture}: it is described for plans only"
-    return f"no kernels are built for {architecture}: planned with the registers and shared memory of {lender}'s"
+    return (
+        f"no kernels are built for {architecture}: planned with the registers and shared memory of {resources_from}'s"
+    )
 
 
 def _entry(name: str) -> Entry:
@@ -144,7 +154,7 @@ def _tables(name: str) -> tuple[dict[str, Any], str | None]:
 def _check_base(
     name: str, base: str, hardware: Mapping[str, Any], below: Mapping[str, Any], calibration: str | None
 ) -> None:
-    """ValueError where a device would inherit what was measured with other units or rates than its own."""
+    """ValueError if a device would inherit measurements made with other units or rates than its own."""
     other = [
         key
         for key in ("units", "peak_rates", "tensor_rates")

@@ -60,7 +60,7 @@ def _as_reported(reported: Reported) -> DeviceSpec:
     usable = [name for name in known if "unlisted" in architectures()[name]]
     asked = reported.architecture
     architecture = asked if asked in usable else _nearest(asked, usable)
-    stands_in = "" if asked == architecture else f", taken for {architecture}"
+    substitution = "" if asked == architecture else f", taken for {architecture}"
     assumed = architectures()[architecture]["unlisted"]
     units = reported.units or _UNITS
     clocks = units * _CLOCK
@@ -79,7 +79,7 @@ def _as_reported(reported: Reported) -> DeviceSpec:
     counted = f"{units} units" if reported.units else f"{units} units assumed"
     note = (
         f"{reported.device_kind} is not in the device table: planned as its driver reports it ({counted}, "
-        f"{asked or 'no compute capability'}{stands_in}); its clock and memory are assumed, nothing is measured"
+        f"{asked or 'no compute capability'}{substitution}); its clock and memory are assumed, nothing is measured"
     )
     return replace(spec, note=note, shared_block_bytes=reported.shared_block_bytes or spec.shared_block_bytes)
 

@@ -13,25 +13,25 @@ class Rules:
 
     Which problems get row tiles or column tiles (model/tile_families.py):
 
-    many_rows: from so many rows of the whole batch on, these tiles were the fastest in nearly all measurements: all of
-      them for at most `few_columns` columns (in elements narrower than float64 already from a quarter of that number of
-      rows on), and those on tensor cores for more columns.
+    many_rows: from this many rows of the whole batch on, these tiles were the fastest in nearly all measurements: all
+      of them for at most `few_columns` columns (in elements narrower than float64 already from a quarter of that number
+      of rows on), and those on tensor cores for more columns.
     few_steps: below this K, tensor cores would mostly multiply zeros.
     largest_block: upper bound of the bytes that a block of these tiles reads and writes, as a multiple of its shared
       memory; beyond it, shorter tiles were faster, as there are too few blocks.
     narrow, streamed_steps: up to `narrow` columns, their waves stream rows with a K of up to `streamed_steps`.
-    many_transposed_elements: for few columns and a deep K, these tiles are taken from so many elements of A on, where A
-      is stored transposed.
+    many_transposed_elements: for few columns and a deep K, these tiles are taken from this many elements of A on, if
+      A is stored transposed.
 
     Which problems get deep tiles, or dot-product tiles:
 
     very_deep: from this K on, only deep tiles are tried.
-    long_rows: the least K of dot products. fewest_filled: the rows fill at least 1/fewest_filled of a tile of dot
-    products. many_elements: from so many elements of A on, only dot products are tried.
+    long_rows: the minimum K of dot products. fewest_filled: the rows fill at least 1/fewest_filled of a tile of dot
+    products. many_elements: from this many elements of A on, only dot products are tried.
 
     How the search splits K (search/makespan.py):
 
-    hardly_slower: ratio of predicted times within which deep tiles get the most K slices.
+    tie_tolerance: ratio of predicted times within which deep tiles get the most K slices.
     clearly_faster: ratio of predicted times below which the K slices of full rounds are taken.
     min_slot_fill: the fraction of the device's slots that the K slices of streaming tiles have to fill.
     most_read: upper bound of the bytes of A that one block of streaming tiles reads.
@@ -40,8 +40,8 @@ class Rules:
 
     Elementwise kernels:
 
-    small_array: up to so many elements, reading an array once more in one kernel for many arrays takes less time than a
-      kernel of its own.
+    small_array: up to this many elements, reading an array once more in one kernel for many arrays takes less time than
+      a kernel of its own.
     """
 
     many_rows: int
@@ -55,7 +55,7 @@ class Rules:
     fewest_filled: int
     many_elements: int
     many_transposed_elements: int
-    hardly_slower: float
+    tie_tolerance: float
     clearly_faster: float
     min_slot_fill: float
     most_read: int
@@ -69,14 +69,14 @@ class RaggedRules:
 
     few_rows: ragged rows whose groups have fewer rows get narrow tiles. Their time is that of reading the matrices, and
       there are more of these tiles to distribute over the multiprocessors.
-    mixed_rows: weights of 8 or 4 bits of groups with at most so many rows of 16 bits stay narrow until they are in
+    mixed_rows: weights of 8 or 4 bits of groups with at most this many rows of 16 bits stay narrow until they are in
       registers. Each 32 rows read them again, so that with more rows a widened copy is faster.
     paired_k: ragged rows with several wide tiles of columns run in clusters of two thread blocks, which share copies,
-      if the product's K is at least so large (inf: never).
+      if the product's K is at least this large (inf: never).
     counted_flop: with more work than this, thread blocks take tiles from a counter, which a memset clears before the
       kernel. With less, they take them in turn: some of them may end later, but there is no memset.
-    gathered_columns: up to so many columns of a matrix, the kernel reads rows by index; each column of tiles reads them
-      again, so that with more columns a copy of the rows before the kernel is faster.
+    gathered_columns: up to this many columns of a matrix, the kernel reads rows by index; each column of tiles reads
+      them again, so that with more columns a copy of the rows before the kernel is faster.
     """
 
     few_rows: int
@@ -101,12 +101,12 @@ class MeshRules:
 class CoreRules:
     """The rules of a CPU: the choice of tiles (planner/cores.py), and which products are left to XLA (lowering.py).
 
-    step: the granularity of K slices, long enough that the partial sums cost little beside the products.
+    step: the granularity of K slices, long enough that partial sums cost little compared to the products.
     blocks_per_core: the numbers of blocks per core that are tried for the longest products; with one block for each
       core, the slowest core would decide when the call ends.
-    short_k, wide_columns: products with a K of at most `short_k` and at least so many columns mostly write their
+    short_k, wide_columns: products with a K of at most `short_k` and at least this many columns mostly write their
       results. Tiles with the longest rows do that fastest, which the cost model does not show.
-    xla_k, xla_products: a call of at most so many products, each with a K of at most `xla_k`, is left to XLA, which
+    xla_k, xla_products: a call of at most this many products, each with a K of at most `xla_k`, is left to XLA, which
       fuses them with the operations around them. (It compiles each by itself, so that more would take long to compile.)
     """
 
@@ -122,16 +122,16 @@ class CoreRules:
 class DotRates:
     """The measured speed of XLA's dots on a device.
 
-    rates: FLOP/s of a large dot by its arithmetic. launch: least seconds of a dot, with scaling and adding the result.
-    bandwidth: byte/s.
-    tiles: the output tiles that the vendor's library chooses from, as (edge, fraction of the rate); empty where small
+    rates: FLOP/s of a large dot by its arithmetic. launch: minimum seconds of a dot, including scaling and
+    accumulation. bandwidth: byte/s.
+    tiles: the output tiles that the vendor's library chooses from, as (edge, fraction of the rate); empty if small
       outputs don't leave units idle.
-    bare_launch: least seconds of a dot with nothing after it; None: that of any dot.
+    bare_launch: minimum seconds of a dot with nothing after it; None: as for any dot.
     inlined: a dot whose sizes are all at most this, or that has one row or one column, is a loop that XLA compiles into
       its program, without a call of a library. Its least time, with nothing after it, is `inlined_launch`. 0: there are
       no such loops.
-    narrow: (bytes, ratio) in increasing order: a dot with nothing after it, whose result has rows of at most so many
-      bytes, takes so many times as long as this package's kernels by their prediction.
+    narrow: (bytes, ratio) in increasing order: a dot with nothing after it, whose result has rows of at most this many
+      bytes, takes this many times as long as this package's kernels by their prediction.
     """
 
     rates: tuple[tuple[str, float], ...]
@@ -146,9 +146,9 @@ class DotRates:
 
 @dataclass(frozen=True)
 class CallCosts:
-    """What a call costs in a program that has dots otherwise, and what it has to gain (`group`, `blocksparse`).
+    """The cost of a call in a program of dots, and the gain that it must bring (`group`, `blocksparse`).
 
-    launch: least seconds of a call; None: as for any plan (`launch_seconds`). A CPU's plans count the time of waking
+    launch: minimum seconds of a call; None: as for any plan (`launch_seconds`). A CPU's plans count the time of waking
       the thread pool, which small calls don't use.
     array: seconds for each array that is passed to the call or returned by it.
     copy: least seconds of transposing an operand for the call. XLA's dots take operands in any order of axes: mostly
@@ -188,8 +188,8 @@ class CallCosts:
 class CollectiveRate:
     """The measured speed of one of XLA's collectives among devices of one host (benchmarks/many_gpus.sh measures it).
 
-    latency: least seconds of a call. bandwidth: byte/s that a device receives; `inf` where the time of a call does not
-    depend on what it sends.
+    latency: minimum seconds of a call. bandwidth: byte/s that a device receives; `inf` where the time of a call does
+    not depend on what it sends.
     """
 
     latency: float

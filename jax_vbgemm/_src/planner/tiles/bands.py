@@ -10,8 +10,8 @@ BAND = 16
 
 
 def in_bands(runs: Runs, catalogue: Catalogue) -> Runs:
-    """The same tiles, with each run of pipelined tiles as bands: BAND rows of tiles, of which those of the first column
-    come first, then those of the second column, and so on. Each column of a band is a run."""
+    """The same tiles, with each run of pipelined tiles as bands: BAND rows of tiles, ordered by column. Each column of
+    a band is a run."""
     pipelined = np.zeros(len(catalogue.columns.m), bool)
     pipelined[[tile.index for tile in catalogue if tile.kernel in PIPELINED]] = True
     cut = pipelined[runs.tile_id] & (runs.tiles_y * runs.tiles_x > 1)

@@ -17,7 +17,7 @@ def check_coverage(problems: Sequence[Problem], catalogue: Catalogue, runs: Runs
     """Raises ValueError for the first tile that lies outside its problem, else for the first element not covered
     exactly once.
 
-    Where K = 0, the C of a problem must be covered once by tiles with the empty range k_begin = k_end = 0. A problem
+    If K = 0, the C of a problem must be covered once by tiles with the empty range k_begin = k_end = 0. A problem
     with M, N or batch = 0 has no tiles. Tiles must begin inside of C and may reach beyond its last row and column,
     where they are masked. A mirrored tile covers its mirror image too; only symmetric problems may have such tiles.
     """
@@ -29,12 +29,12 @@ def check_coverage(problems: Sequence[Problem], catalogue: Catalogue, runs: Runs
     if len(asymmetric):
         raise ValueError(f"plan: a tile of problems[{asymmetric[0]}] is mirrored, but the problem is not symmetric")
     regular = _covered_by_one_run(sizes, catalogue, runs)
-    doubtful = np.flatnonzero(~regular & (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0))
-    if len(doubtful) == 0:
+    unchecked = np.flatnonzero(~regular & (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0))
+    if len(unchecked) == 0:
         return
     by_problem = np.argsort(runs.problem, kind="stable")
-    bounds = np.searchsorted(runs.problem[by_problem], [doubtful, doubtful + 1])
-    for index, begin, end in zip(doubtful, *bounds, strict=True):
+    bounds = np.searchsorted(runs.problem[by_problem], [unchecked, unchecked + 1])
+    for index, begin, end in zip(unchecked, *bounds, strict=True):
         _check_problem(int(index), problems[index], catalogue, runs.take(by_problem[begin:end]))
 
 
@@ -104,8 +104,8 @@ def _check_problem(index: int, problem: Problem, catalogue: Catalogue, runs: Run
     mirrored = np.flatnonzero(runs.mirrored)
     images = [boxes[axis] for axis in (0, 2, 1, 3)]  # the mirror image has rows and columns exchanged
     boxes = [
-        (np.append(begin, also[mirrored]), np.append(end, until[mirrored]), size)
-        for (begin, end, size), (also, until, _) in zip(boxes, images, strict=True)
+        (np.append(begin, other_begin[mirrored]), np.append(end, other_end[mirrored]), size)
+        for (begin, end, size), (other_begin, other_end, _) in zip(boxes, images, strict=True)
     ]
     edges = [np.unique(np.concatenate((begin, end, [0, size]))) for begin, end, size in boxes]
     corners = [

@@ -7,8 +7,8 @@ import numpy as np
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, offsets
 
-MAX_LAUNCHES = 4  # of one call; the ordinary tiles with 128 threads have as many kernels
-MAX_SEARCHED = 3  # of the plans that a search tries
+MAX_LAUNCHES = 4  # launches per call: as many as the ordinary tiles with 128 threads have kernels
+MAX_SEARCHED = 3  # launches per plan in a search
 
 
 class Launch(NamedTuple):

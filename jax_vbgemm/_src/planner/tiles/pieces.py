@@ -13,7 +13,7 @@ from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, offsets
 
 
 class Pieces(NamedTuple):
-    """Single tiles, none of which spans two products, in the order of the uncut tiles.
+    """Single tiles that each belong to one product, in the order of the uncut tiles.
 
     `tiles` refer to the plan's problems and their whole K, `products` are the same tiles in terms of the rows of the
     problem table and the K of each row. `tile` is the uncut tile of a piece; the pieces of uncut tile i are [first[i],
@@ -42,12 +42,12 @@ def of_sums(tiles: Runs, terms: Ints, depth: Ints) -> Runs:
     """Single tiles over batches of products as tiles over sums of these products: terms[i] successive matrices of
     problem i are the products of a sum, each with K = depth[i]."""
     batch, term = np.divmod(tiles.batch, terms[tiles.problem])
-    before = term * depth[tiles.problem]
-    return replace(tiles, batch=batch, k_begin=tiles.k_begin + before, k_end=tiles.k_end + before)
+    k_before = term * depth[tiles.problem]
+    return replace(tiles, batch=batch, k_begin=tiles.k_begin + k_before, k_end=tiles.k_end + k_before)
 
 
 def count_pieces(runs: Runs, owner: Ints, depth: Ints, num_problems: int) -> int:
-    """How many pieces `cut` would make of all tiles of `runs`."""
+    """The number of pieces into which `cut` would divide all tiles of `runs`."""
     first, last = _products_touched(runs, owner, depth, num_problems)
     return int((runs.count * (last - first + 1)).sum())
 
@@ -62,12 +62,12 @@ def cut(tiles: Runs, owner: Ints, depth: Ints, num_problems: int) -> Pieces:
     begins = offsets(counts)
     product = first[tile] + np.arange(len(tile)) - begins[tile]
     whole = tiles.take(tile)
-    before = _depth_before(owner, depth, num_problems)[product]
-    k_begin = np.maximum(whole.k_begin, before)
-    k_end = np.minimum(whole.k_end, before + depth[product])
+    k_before = _depth_before(owner, depth, num_problems)[product]
+    k_begin = np.maximum(whole.k_begin, k_before)
+    k_end = np.minimum(whole.k_end, k_before + depth[product])
     return Pieces(
         tiles=replace(whole, k_begin=k_begin, k_end=k_end),
-        products=replace(whole, problem=product, k_begin=k_begin - before, k_end=k_end - before),
+        products=replace(whole, problem=product, k_begin=k_begin - k_before, k_end=k_end - k_before),
         tile=tile,
         first=begins,
     )
@@ -77,8 +77,8 @@ def _depth_before(owner: Ints, depth: Ints, num_problems: int) -> Ints:
     """For each product, the total K of the products before it in its problem."""
     ends = np.cumsum(depth)
     of_problems_before = offsets(sums_of(owner, depth, num_problems))[owner]
-    before: Ints = ends - depth - of_problems_before
-    return before
+    k_before: Ints = ends - depth - of_problems_before
+    return k_before
 
 
 def _products_touched(runs: Runs, owner: Ints, depth: Ints, num_problems: int) -> tuple[Ints, Ints]:

@@ -23,7 +23,7 @@ class Runs:
     order.
 
     `tile_id` is the tile's row of the compiled table; `row`, `col` (elements) and `batch` are the run's origin; the
-    tiles accumulate over k in [k_begin, k_end). `mirrored` is 1 where each tile is also stored transposed, as its
+    tiles accumulate over k in [k_begin, k_end). `mirrored` is 1 if each tile is also stored transposed, as its
     mirror image in a symmetric C; by default it is 0.
     """
 
@@ -136,7 +136,7 @@ class Runs:
 
 def tile_counts(sizes: ProblemSizes, tile_m: int, tile_n: int) -> Ints:
     """ceil(M / Tm) * ceil(N / Tn) * batch of each problem, read-only."""
-    # Cached, as several planners ask for the same shapes, and several tiles have one shape.
+    # Cached, because several planners ask for the same shapes, and several tiles share a shape.
     key = (tile_m, tile_n)
     counts = sizes.tile_counts.get(key)
     if counts is None:

@@ -14,15 +14,15 @@ from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.pieces import Pieces
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, offsets
 
-# How many numbers of slices are tried: as a rule one of the first few fills the device, or none does.
-_TRIED = 256
+# The number of slice counts that are tried: usually one of the first few fills the device, or none does.
+_MAX_TRIED = 256
 
-# From so many rounds on it matters little how full the last round is, as blocks no longer end at the same time.
+# From this many rounds on the fill of the last round matters little, because blocks no longer end at the same time.
 _ROUNDS_ENOUGH = 3
 
 
 class KSlices(NamedTuple):
-    """For each tile, `number`: how many slices its place has; and `sums`: where its partial sums begin in the
+    """For each tile, `number`: the number of slices of its place in C; `sums`: the offset of its partial sums in the
     workspace.
 
     `first_tiles` are the tiles that are the first slice of a split place, in the order of their partial sums; a place
@@ -44,7 +44,7 @@ class KSlices(NamedTuple):
 def slices_of(tiles: Runs, catalogue: Catalogue) -> KSlices:
     """The slices of runs of one tile each, which cover their problems.
 
-    Raises ValueError where the K slices of an element belong to tiles of different shapes or places.
+    Raises ValueError if the K slices of an element belong to tiles of different shapes or places.
     """
     # Sorted by place, and by k within a place: a tile that does not begin at k = 0 has to continue the tile before it.
     order = np.lexsort((tiles.k_begin, tiles.tile_id, tiles.col, tiles.row, tiles.batch, tiles.problem))
@@ -81,7 +81,7 @@ def slices_of(tiles: Runs, catalogue: Catalogue) -> KSlices:
 
 
 def even_slices(steps: Ints, slices: Ints) -> tuple[Ints, Ints]:
-    """Cuts so many K steps into about `slices` slices: the steps of each slice but the last, and the number of
+    """Divides K steps into about `slices` slices. Returns the steps of each slice but the last, and the number of
     non-empty slices."""
     each = ceil_div(steps, slices.clip(1)).clip(1)
     return each, ceil_div(steps, each).clip(1)
@@ -90,21 +90,21 @@ def even_slices(steps: Ints, slices: Ints) -> tuple[Ints, Ints]:
 def fewest_filling_slices(
     steps: Ints, tiles: Ints, slots: int, fewest_steps: int, filled: float, most_steps: int | None = None
 ) -> Ints:
-    """For problems with so many tiles of so many K steps, the fewest slices that keep `slots` busy for the fraction
+    """For problems with this many tiles of this many K steps, the fewest slices that keep `slots` busy for the fraction
     `filled` of the time, if all steps take equally long; where no number does, the one with the largest fraction.
 
     There must be a tile. All slices of a split problem but the last have at least `fewest_steps`, and all tiles fit the
-    descriptor constant (planner/tiles/descriptor_size.py). Where problems have more than `most_steps`, slices have at
-    most so many, and `_ROUNDS_ENOUGH` rounds count as full.
+    descriptor constant (planner/tiles/descriptor_size.py). If problems have more than `most_steps`, slices have at
+    most this many, and `_ROUNDS_ENOUGH` rounds count as full.
     """
     steps = steps.clip(1)
     work, best, fullest = float((steps * tiles).sum()), np.ones_like(steps), 0.0
     most = max(int(steps.max()) // fewest_steps, 1)
-    # With fewer slices, too many slots would be idle, or one block would take too long.
+    # With fewer slices, too many slots would be idle or one block would take too long.
     short_enough = 1 if most_steps is None else int(ceil_div(steps.max(), most_steps))
     least = max(int(filled * slots / tiles.sum()), int(filled * slots * steps.max() / work), short_enough, 1)
     least = min(least, most)
-    for parts in range(least, min(most, least + _TRIED) + 1):
+    for parts in range(least, min(most, least + _MAX_TRIED) + 1):
         longest = ceil_div(steps.max(), parts)
         each, slices = even_slices(steps, ceil_div(steps, longest))
         blocks = float((slices * tiles).sum())

@@ -64,11 +64,11 @@ def _foldable(runs: Runs, sizes: ProblemSizes, device: DeviceSpec, catalogue: Ca
     problem, tile_id = runs.problem, runs.tile_id
     m, n = catalogue.columns.m[tile_id], catalogue.columns.n[tile_id]
     edge, batch = sizes.m[problem], sizes.batch[problem]
-    of_problem = np.full(len(sizes.m), -1)
-    of_problem[problem] = tile_id
+    problem_tile = np.full(len(sizes.m), -1)
+    problem_tile[problem] = tile_id
     fits = (
         stores_mirrored(device, catalogue)[tile_id]
-        & (of_problem[problem] == tile_id)
+        & (problem_tile[problem] == tile_id)
         & (np.gcd(m, n) == np.minimum(m, n))
         & (runs.row % m == 0) & (runs.col % n == 0)
         & (edge > np.maximum(m, n))  # otherwise no tile lies below the diagonal

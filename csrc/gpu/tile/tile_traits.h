@@ -12,9 +12,8 @@ namespace vbgemm {
 
 inline constexpr int kVectorBytes = 16;  // the widest memory access of one thread
 
-// Bytes that all banks of shared memory hold side by side. Operands begin at a multiple of this: data arrives from global memory in
-// sectors of 32 bytes, and a sector that is written across two 32-byte sectors of shared memory takes twice as long
-// (docs/design/alignment.md, A1).
+// Bytes of one line across all shared memory banks. Operands begin at a multiple of this: data arrives from global memory in sectors of 32
+// bytes, and a sector that is written across two 32-byte sectors of shared memory takes twice as long (docs/design/alignment.md, A1).
 inline constexpr int kBankLineBytes = 128;
 
 // N elements that one instruction moves.
@@ -99,7 +98,7 @@ struct SharedRectangle {
 
 // How row `kIndex` of the catalogue is divided, for operands of type T.
 template <class T, int kIndex>
-struct TileCut {
+struct TileTraits {
   static constexpr TileShape kShape = kTiles[kIndex];
   static constexpr Kernel kKernel = kernel_of(kShape);
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads;
@@ -109,13 +108,13 @@ struct TileCut {
 
   // L2 prefetch size of the operand copies, in bytes. Skinny tiles serve memory-bound problems, which are faster if longer pieces of a row
   // are fetched together (docs/design/kernels.md, K9).
-  static constexpr int kAhead = is_far_longer(kShape) ? 256 : 128;
+  static constexpr int kL2Prefetch = is_far_longer(kShape) ? 256 : 128;
 
   // The largest tiles, which are bound by multiply-adds. How B is copied down columns was measured (docs/design/kernels.md, K11).
   static constexpr bool kIsLarge = kKernel == Kernel::t128_heavy || kKernel == Kernel::t128_full;
-  static constexpr int kRowsDown = kIsLarge && !kCdna ? 16 : 8;
+  static constexpr int kCopyRowsB = kIsLarge && !kCdna ? 16 : 8;
 
-  // The sums that one thread holds form a rectangle of the tile, as square as powers of two permit, and wider than high otherwise.
+  // A thread's accumulators form a rectangle of the tile, as close to square as powers of two permit, and otherwise wider than tall.
   static constexpr int thread_cols() {
     int cols = 1;
     while (cols * cols * kThreads < kRows * kCols) cols *= 2;
@@ -133,23 +132,23 @@ struct TileCut {
   }
   static constexpr int kWaveCols = wave_cols(), kWaveRows = kWaveSize / kWaveCols;
 
-  // Adjacent columns that belong to one thread: as many accumulators as one access can move.
+  // Adjacent columns of one thread: as many accumulators as one access can move.
   static constexpr int kSumVector = kVectorBytes / static_cast<int>(sizeof(Accumulator<T>));
   static constexpr int kColVector = kThreadCols < kSumVector ? kThreadCols : kSumVector;
 
-  // op(A) is contiguous along K in shared memory and is read several steps of K at a time; op(B) is contiguous along its columns.
+  // op(A) is K-major in shared memory and is read several K elements at a time; op(B) is contiguous along N.
   using A = SharedRectangle<T, kRows, kDepth>;
   using B = SharedRectangle<T, kDepth, kCols>;
   static constexpr int kDepthVector = kThreadRows * kVector > 16 ? 16 / kThreadRows : kVector;
 
-  // Steps of K that are unrolled together, so that they have at most 512 multiply-adds: longer loops wait for their instructions.
+  // The unroll factor along K, limited to 512 multiply-adds: longer loop bodies stall on instruction fetch.
   static constexpr int kSums = kThreadRows * kThreadCols, kChunk = kSums > 64 ? 4 : kSums < 16 && kDepth > 8 ? 16 : 8;
 
   static constexpr int kStageElements = A::kElements + B::kElements;
   static constexpr int kStages = stages_of(kKernel, kStageElements* static_cast<int>(sizeof(T)));
   static constexpr int kSharedElements = kStages * kStageElements;
 
-  // How many rows of each thread's sums fit the operands' shared memory at a time, as accumulators.
+  // The number of rows of each thread's accumulators that fit into the operands' shared memory at a time.
   static constexpr int pass_rows() {
     int rows = kThreadRows;
     while (rows > 1 && rows * kThreadCols * kThreads * sizeof(Accumulator<T>) > kSharedElements * sizeof(T)) rows /= 2;
@@ -162,8 +161,8 @@ struct TileCut {
   static_assert(kWaveRows >= 2 && kWaveCols >= 2, "grid_place numbers lanes both ways");
 };
 
-// A thread's place in the grid of threads: where its warp's rectangle begins, and the thread's place in that rectangle.
-struct GridPlace {
+// A thread's position in the grid of threads: its warp's rectangle, and its position within it.
+struct ThreadPosition {
   int wave_row, wave_col, lane_row, lane_col;
 
   __device__ int row() const { return wave_row + lane_row; }
@@ -171,14 +170,14 @@ struct GridPlace {
 };
 
 // Lanes are numbered so that adjacent lanes share an address in every vector read of A (lanes 2i and 2i + 1) and of B (lanes i and i + 2):
-// shared memory then serves such a read in half the wavefronts. So the bits of a lane's number are, from the lowest on: one bit of its
-// column, one bit of its row, the remaining bits of its column, the remaining bits of its row.
-template <class Cut>
-__device__ inline GridPlace grid_place(int thread) {
-  constexpr int kWavesAcross = Cut::kGridCols / Cut::kWaveCols;
+// shared memory then serves such a read in half the wavefronts. The bits of a lane's index are therefore, from the lowest on: one bit of
+// its column, one bit of its row, the remaining bits of its column, the remaining bits of its row.
+template <class Traits>
+__device__ inline ThreadPosition grid_place(int thread) {
+  constexpr int kWavesN = Traits::kGridCols / Traits::kWaveCols;
   const int lane = thread % kWaveSize, wave = thread / kWaveSize;
-  return {wave / kWavesAcross * Cut::kWaveRows, wave % kWavesAcross * Cut::kWaveCols, (lane >> 1 & 1) | lane / (2 * Cut::kWaveCols) * 2,
-          (lane & 1) | (lane >> 1 & (Cut::kWaveCols - 2))};
+  return {wave / kWavesN * Traits::kWaveRows, wave % kWavesN * Traits::kWaveCols, (lane >> 1 & 1) | lane / (2 * Traits::kWaveCols) * 2,
+          (lane & 1) | (lane >> 1 & (Traits::kWaveCols - 2))};
 }
 
 }  // namespace vbgemm

@@ -2,7 +2,7 @@
 // shared memory. The file holds compile-time constants only.
 #pragma once
 #include "catalogue.h"
-#include "gpu/tile/tile_cut.h"
+#include "gpu/tile/tile_traits.h"
 
 namespace vbgemm {
 
@@ -26,31 +26,31 @@ struct MfmaLines {
 
 // How row `kIndex` of the catalogue is divided.
 template <Kind kKind_, int kIndex>
-struct MfmaCut {
+struct MfmaTraits {
   static constexpr Kind kKind = kKind_;
   using T = LeftOf<kKind>;
   using Sum = Accumulator<T>;
   static constexpr TileShape kShape = kTiles[kIndex];
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads, kWaves = kThreads / kWaveSize;
-  static constexpr int kBlock = 16;  // rows and columns of one product
+  static constexpr int kBlock = 16;  // rows and columns of one MFMA
 
   // The waves divide the tile into rectangles, as square as possible.
-  static constexpr int waves_down() {
+  static constexpr int waves_m() {
     int down = 1, across = 1;
     while (down * across < kWaves) (kRows / down > kCols / across ? down : across) *= 2;
     return down;
   }
-  static constexpr int kWavesDown = waves_down(), kWavesAcross = kWaves / kWavesDown;
-  static constexpr int kWaveRows = kRows / kWavesDown, kWaveCols = kCols / kWavesAcross;  // of a wave
-  static constexpr int kBlocksDown = kWaveRows / kBlock, kBlocksAcross = kWaveCols / kBlock;
-  static_assert(kBlocksDown * kBlocksAcross * kBlock * kBlock * kWaves == kRows * kCols);
+  static constexpr int kWavesM = waves_m(), kWavesN = kWaves / kWavesM;
+  static constexpr int kWaveRows = kRows / kWavesM, kWaveCols = kCols / kWavesN;  // of a wave
+  static constexpr int kBlocksM = kWaveRows / kBlock, kBlocksN = kWaveCols / kBlock;
+  static_assert(kBlocksM * kBlocksN * kBlock * kBlock * kWaves == kRows * kCols);
 
   using A = MfmaLines<T, kRows>;
   using B = MfmaLines<T, kCols>;
-  static constexpr int kDepth = A::kVectors * A::kVectorItems;  // steps of K
+  static constexpr int kDepth = A::kVectors * A::kVectorItems;  // K elements
   static_assert(kDepth == k_step(kShape, sizeof(T), kCdna));
 
-  // After the last step the same memory holds sums: from each wave, a band of 16 rows at a time. A row's pitch exceeds the rectangle's
+  // After the last step the same memory holds accumulators: a band of 16 rows of each wave at a time. A row's pitch exceeds the rectangle's
   // width by four sums, so that lanes 16 apart, which write rows 4 apart, use different banks.
   static constexpr int kBandPitch = kWaveCols + 4, kBandElements = kBlock * kBandPitch;
   static constexpr int kSumElements = kWaves * kBandElements * static_cast<int>(sizeof(Sum) / sizeof(T));

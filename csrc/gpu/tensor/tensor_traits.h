@@ -2,23 +2,23 @@
 // memory. The file holds compile-time constants only.
 #pragma once
 #include "catalogue.h"
-#include "gpu/tile/tile_cut.h"
+#include "gpu/tile/tile_traits.h"
 
 namespace vbgemm {
 
-// Threads that form a product together: a warp. (On AMD GPUs a wave has 64: mfma_cut.h.)
+// Threads that execute one MMA: a warp. (On AMD GPUs a wave has 64: mfma_traits.h.)
 inline constexpr int kLanes = 32;
 
-constexpr bool is_of_bytes(Kind kind) { return bytes_of(arithmetic_of(kind).lhs) == 1; }
+constexpr bool is_8bit(Kind kind) { return bytes_of(arithmetic_of(kind).lhs) == 1; }
 template <Kind kKind>
-inline constexpr bool kIsOfBytes = is_of_bytes(kKind);  // a constant, because device code cannot call the function
+inline constexpr bool kIs8Bit = is_8bit(kKind);  // a constant, because device code cannot call the function
 
 // Whether a kernel holds the tiles with the fewest accumulators, which run with the most thread blocks per multiprocessor.
 constexpr bool is_light(Kernel kernel) { return kernel == Kernel::m128_light || kernel == Kernel::m128_long; }
 
 // Whether a multiprocessor holds only three thread blocks of the light kernels, not four: with four there would be too few registers, or
 // only two stages of byte types, which are padded the most.
-constexpr bool has_three_light_blocks(Kind kind) { return kind == Kind::f64 || kind == Kind::tf32x3 || is_of_bytes(kind); }
+constexpr bool has_three_light_blocks(Kind kind) { return kind == Kind::f64 || kind == Kind::tf32x3 || is_8bit(kind); }
 
 // Whether a kernel is meant to run with one thread block on a multiprocessor.
 constexpr bool fills_multiprocessor(Kind kind, Kernel kernel) {
@@ -43,75 +43,72 @@ constexpr int tensor_shared_budget(Kind kind, Kernel kernel) {
 
 // Pipeline depth: how many stages of `stage_bytes` fit the shared memory budget beside `other_bytes`.
 constexpr int tensor_stages(Kind kind, Kernel kernel, int stage_bytes, int other_bytes = 0) {
-  constexpr int kPlace = 512, kMax = 8;  // kPlace: bytes for the TilePlace, which is in shared memory too
+  constexpr int kPlace = 512, kMax = 8;  // kPlace: bytes for the ResolvedTile, which is in shared memory too
   const int fit = (tensor_shared_budget(kind, kernel) - kPlace - other_bytes) / stage_bytes;
   return fit < kMax ? fit : kMax;
 }
 
-// One operand's part of a K step in shared memory. It keeps the direction in which the operand is contiguous in global memory, so that
-// either direction is copied in 16-byte vectors. With kDepthItems a line holds one row of A (column of B) along K; without, one step of K
-// along the rows (columns).
-//
-// A warp's products take eight rows at a time, here called a half (of the sixteen rows of an mma instruction). kInterleave halves are
-// interleaved: row kInterleave g + j is row g of half j. So a lane reads one row of each half by one access along a line. Where lines are
-// rows they are stored half by half.
-//
-// Lines of bytes that are steps of K are permuted, too. One ldmatrix loads 32 of them, 16 rows wide, and gives a lane two adjacent rows in
-// eight steps. These have to be the steps 4t to 4t + 3 and 16 + 4t to 16 + 4t + 3, as in registers loaded along K.
-template <class T, int kOuter, int kDepth, bool kDepthItems_, int kInterleave_>
+// One operand's part of a K step in shared memory. It keeps the operand's major order in global memory, so that either order is copied in
+// 16-byte vectors. With kKMajor a line holds one row of A (column of B); without, it holds one K element of all rows (columns). A fragment
+// covers eight rows, here called a half (of the sixteen rows of an mma instruction). kInterleave halves are interleaved: row kInterleave g
+// + j is row g of half j. A lane then reads one row of each half by one access along a line. In K-major order the halves are stored one
+// after the other. MN-major lines of 1-byte elements are permuted as well. One ldmatrix loads 32 of them, 16 rows wide, and gives a lane
+// two adjacent rows of eight lines. These must be the K elements 4t to 4t + 3 and 16 + 4t to 16 + 4t + 3, as in fragments loaded from
+// K-major lines.
+template <class T, int kOuter, int kDepth, bool kKMajor_, int kInterleave_>
 struct Lines {
-  static constexpr bool kDepthItems = kDepthItems_;
+  static constexpr bool kKMajor = kKMajor_;
   static constexpr int kInterleave = kInterleave_;
-  static constexpr int kLines = kDepthItems ? kOuter : kDepth, kItems = kDepthItems ? kDepth : kOuter;
+  static constexpr int kLines = kKMajor ? kOuter : kDepth, kItems = kKMajor ? kDepth : kOuter;
   static constexpr int kBytes = static_cast<int>(sizeof(T));
-  // Avoids bank conflicts: the 16-byte vectors of eight lines fall into different banks, or the 32 bytes of four lines, where lanes read
-  // along or across them without ldmatrix.
-  static constexpr int kPadding = (kBytes == 8 || (kBytes == 4 && !kDepthItems) ? 32 : 16) / kBytes;
+  // Padded against bank conflicts: the 16-byte vectors of eight lines fall into different banks, or 32 bytes of four lines if lanes read
+  // them without ldmatrix.
+  static constexpr int kPadding = (kBytes == 8 || (kBytes == 4 && !kKMajor) ? 32 : 16) / kBytes;
   static constexpr int kPitch = kItems + kPadding;
   static constexpr int kElements = kLines * kPitch;
   static constexpr bool kVectorsOnly = false;   // if true, only operands that are copied in 16-byte vectors have this layout
   static constexpr bool kMayTranspose = false;  // if true, so may operands whose elements are adjacent in adjacent lines
 
-  // Where a line is stored: a permutation of the bits of its number. So it may be applied separately to parts of the number that have no
-  // bit in common.
+  // The position at which a line is stored: a permutation of the bits of its index. It may therefore be applied separately to summands of
+  // the index that have no bits in common.
   static constexpr __host__ __device__ int stored(int line) {
     constexpr int kGroup = 8 * kInterleave;
-    if (kBytes == 1 && !kDepthItems) return (line & ~0xe) | (line & 0xc) >> 1 | (line & 0x2) << 2;
-    return !kDepthItems || kInterleave == 1 ? line : line / kGroup * kGroup + line % kInterleave * 8 + line % kGroup / kInterleave;
+    if (kBytes == 1 && !kKMajor) return (line & ~0xe) | (line & 0xc) >> 1 | (line & 0x2) << 2;
+    return !kKMajor || kInterleave == 1 ? line : line / kGroup * kGroup + line % kInterleave * 8 + line % kGroup / kInterleave;
   }
 
-  // Where an item is stored, in the line `ahead` lines after `line`. The two numbers have no bit in common.
+  // The position of an item in the line `ahead` lines after `line`; the two values have no bits in common.
   static constexpr __host__ __device__ int at(int line, int item, int ahead = 0) { return (stored(line) + stored(ahead)) * kPitch + item; }
 };
 
 // Alignment in bytes of a swizzled operand.
 inline constexpr int kSwizzleBytes = 1024;
 
-// The layout of an operand for warpgroup products, whose tensor cores read 16-byte vectors of 8 lines at a time. The eight vectors in 128
-// bytes of a line are permuted by the line's number. So neither the vectors that are read together nor those of one line, which are written
-// together, have bank conflicts. This is the layout that the PTX ISA calls 128-byte swizzling: 8 lines of 128 bytes at a multiple of
-// kSwizzleBytes. 4-byte elements can also be copied here one by one; 2-byte elements come in 16-byte vectors, or not in this layout.
-template <class T, int kOuter, int kDepth, bool kDepthItems_>
+// The layout of an operand for wgmma, which reads 16-byte vectors of 8 lines at a time. The eight vectors in 128 bytes of a line are XORed
+// with the line index, so that neither reads across lines nor writes along a line have bank conflicts. This is the layout that the PTX ISA
+// calls 128-byte swizzling: 8 lines of 128 bytes at a multiple of kSwizzleBytes. 4-byte elements can also be copied here one by one; 2-byte
+// elements come in 16-byte vectors, or not in this layout.
+template <class T, int kOuter, int kDepth, bool kKMajor_>
 struct SwizzledLines {
-  static constexpr bool kDepthItems = kDepthItems_;
-  static constexpr int kLines = kDepthItems ? kOuter : kDepth, kItems = kDepthItems ? kDepth : kOuter;
+  static constexpr bool kKMajor = kKMajor_;
+  static constexpr int kLines = kKMajor ? kOuter : kDepth, kItems = kKMajor ? kDepth : kOuter;
   static constexpr int kPiece = kVectorBytes / static_cast<int>(sizeof(T)), kRow = 8 * kPiece, kColumn = kLines * kRow;
   static constexpr int kElements = kLines * kItems;
   static constexpr bool kVectorsOnly = sizeof(T) == 2, kMayTranspose = sizeof(T) == 4;
   static_assert(kItems % kRow == 0 && kLines % 8 == 0);
 
-  // As for Lines, line and ahead have no bit in common: many lines ahead are then at constant distances.
+  // As in Lines, `line` and `ahead` have no bits in common, so that lines far ahead are at constant distances.
   static constexpr __host__ __device__ int at(int line, int item, int ahead = 0) {
     return item / kRow * kColumn + (line + ahead) * kRow + ((item / kPiece ^ line) % 8 ^ ahead % 8) * kPiece + item % kPiece;
   }
 
   // kDepthStep: distance between the K steps of one instruction and the next. kOuterStep: distance between 64 rows of A (columns of B) and
   // the next 64.
-  static constexpr int kDepthStep = kDepthItems ? 2 * kPiece : 16 * kRow, kOuterStep = kDepthItems ? 64 * kRow : kColumn;
+  static constexpr int kDepthStep = kKMajor ? 2 * kPiece : 16 * kRow, kOuterStep = kKMajor ? 64 * kRow : kColumn;
   static constexpr int kEightLines = 8 * kRow;
 };
 
-// The row (column) g of a warp's half, if kInterleave halves are interleaved.
+// The row (column) g of a half of the warp's rows if kInterleave halves are interleaved.
 template <int kInterleave>
 constexpr __host__ __device__ int interleaved(int half, int g) {
   return half / kInterleave * 8 * kInterleave + kInterleave * g + half % kInterleave;
@@ -119,78 +116,77 @@ constexpr __host__ __device__ int interleaved(int half, int g) {
 
 constexpr int largest_of(int a, int b) { return a > b ? a : b; }
 
-// How row `kIndex` of the catalogue is divided. kWarpgroups: for warpgroup products, in which each of four warps has 16 of a product's 64
-// rows. For 4-byte elements wgmma requires operands in shared memory to be contiguous along K (K-major). A usually is, or is turned while
-// it is copied (CopyMode::across), and B is not; but the left-hand factor may come from registers, in any layout. So these tiles compute
-// the transpose, C^T = B^T A^T, and a warp's rows are columns of C.
+// How row `kIndex` of the catalogue is divided. kWarpgroups: for wgmma, in which each of four warps has 16 of an MMA's 64 rows. For 4-byte
+// elements wgmma requires operands in shared memory to be contiguous along K (K-major). A usually is, or is turned while it is copied
+// (CopyMode::across), and B is not; but the left-hand factor may come from registers, in any layout. So these tiles compute the transpose,
+// C^T = B^T A^T, and a warp's rows are columns of C.
 template <Kind kKind_, int kIndex_, bool kWarpgroups = false>
-struct TensorCut {
+struct TensorTraits {
   static constexpr Kind kKind = kKind_;
   static constexpr int kIndex = kIndex_;
   using T = LeftOf<kKind>;
-  using Right = RightOf<kKind>;  // of the same size; where only the size counts, B's elements are taken for T, too
+  using Right = RightOf<kKind>;  // same size as T; where only the size matters, B's elements are treated as T
   using Sum = Accumulator<T>;
   static constexpr TileShape kShape = kTiles[kIndex];
   static constexpr Kernel kKernel = kernel_of(kShape);
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads;
   static constexpr int kBytes = static_cast<int>(sizeof(T));
-  static constexpr uint32_t kResults = arithmetic_of(kKind).results();  // of elements of a byte; others store T or Sum
+  static constexpr uint32_t kResults = arithmetic_of(kKind).results();  // for 1-byte elements; other types store T or Sum
 
   static constexpr int kDepth = k_step(kShape, kBytes, kCdna);
-  // K of one instruction, and how many instructions make a step.
+  // K of one MMA, and MMAs per K step.
   static constexpr int kChunk = kBytes == 1 ? 32 : kBytes == 2 ? 16 : 8, kChunks = kDepth / kChunk;
 
   static constexpr int kWaves = kThreads / kLanes;
   static constexpr bool kTransposed = kWarpgroups && kBytes == 4;
-  // Narrower tiles are no faster by warpgroup products (docs/design/kernels.md, K6 and K7).
-  static constexpr bool kSuitsWarpgroups =
+  // Narrower tiles are no faster with wgmma (docs/design/kernels.md, K6 and K7).
+  static constexpr bool kSuitsWgmma =
       kWaves % 4 == 0 && (kBytes == 2 ? kRows == 16 * kWaves && kCols == 128
                                       : kBytes == 4 && kRows >= (kKind == Kind::tf32 ? 32 : 64) && kCols >= 16 * kWaves);
   static constexpr WaveGrid kGrid = kTransposed   ? WaveGrid{kRows, kCols / kWaves, 1, kWaves, 1}
                                     : kWarpgroups ? WaveGrid{16, kCols, kWaves, 1, 1}
                                                   : wave_grid(kShape);
-  static constexpr int kWaveRows = kGrid.rows, kWaveCols = kGrid.cols, kWavesDown = kGrid.down, kWavesAcross = kGrid.across;
-  static constexpr int kSplit = kGrid.split;  // warps that take different K slices of each step
-  static_assert(kSplit * kWavesDown * kWavesAcross == kWaves && kChunks % kSplit == 0);
+  static constexpr int kWaveRows = kGrid.rows, kWaveCols = kGrid.cols, kWavesM = kGrid.down, kWavesN = kGrid.across;
+  static constexpr int kSplit = kGrid.split;  // warps that take different K slices of each K step
+  static_assert(kSplit * kWavesM * kWavesN == kWaves && kChunks % kSplit == 0);
 
   // Whether a step loads its first fragments before it starts copies. This hides some latency, and costs registers to hold the fragments.
   static constexpr bool kIsFloat8 = kBytes == 1 && !std::is_integral_v<T>;
   static constexpr bool kLoadsFirst = is_light(kKernel) && kKind != Kind::f64 && kKind != Kind::tf32x3 && !kIsFloat8;
 
-  // Whether the values that every step's copies need stay in registers: only in kernels that have registers left.
-  static constexpr bool kKeepsPlaces = kThreads == 128 || fills_multiprocessor(kKind, kKernel);
+  // Whether the copies' addresses stay in registers: only in kernels that have registers to spare.
+  static constexpr bool kKeepsAddresses = kThreads == 128 || fills_multiprocessor(kKind, kKernel);
 
-  // A warp's products of 16 x 8.
-  static constexpr int kBlocksDown = (kTransposed ? kWaveCols : kWaveRows) / 16, kBlocksAcross = (kTransposed ? kWaveRows : kWaveCols) / 8;
+  // A warp's MMA blocks of 16 x 8.
+  static constexpr int kBlocksM = (kTransposed ? kWaveCols : kWaveRows) / 16, kBlocksN = (kTransposed ? kWaveRows : kWaveCols) / 8;
 
   static constexpr bool kInterleaved = kKind == Kind::tf32 || kKind == Kind::tf32x3;
   static constexpr int kRowInterleave = kInterleaved ? kWaveRows / 8 : kBytes == 1 ? 2 : 1;
   static constexpr int kColInterleave = kTransposed ? kWaveCols / 8 : kInterleaved ? 4 : kBytes == 1 ? 2 : 1;
-  template <bool kSwizzled, int kOuter, bool kDepthItems, int kInterleave>
-  using Operand =
-      std::conditional_t<kSwizzled, SwizzledLines<T, kOuter, kDepth, kDepthItems>, Lines<T, kOuter, kDepth, kDepthItems, kInterleave>>;
-  template <bool kDepthItems>
-  using A = Operand<kWarpgroups, kRows, kDepthItems, kRowInterleave>;
-  template <bool kDepthItems>
-  using B = Operand<kWarpgroups && !kTransposed, kCols, kDepthItems, kColInterleave>;
+  template <bool kSwizzled, int kOuter, bool kKMajor, int kInterleave>
+  using Operand = std::conditional_t<kSwizzled, SwizzledLines<T, kOuter, kDepth, kKMajor>, Lines<T, kOuter, kDepth, kKMajor, kInterleave>>;
+  template <bool kKMajor>
+  using A = Operand<kWarpgroups, kRows, kKMajor, kRowInterleave>;
+  template <bool kKMajor>
+  using B = Operand<kWarpgroups && !kTransposed, kCols, kKMajor, kColInterleave>;
 
   static constexpr int kElementsA = largest_of(A<true>::kElements, A<false>::kElements);
   static constexpr int kElementsB = largest_of(B<true>::kElements, B<false>::kElements);
   static constexpr int kStageElements = kElementsA + kElementsB;
   static_assert(!kWarpgroups || kStageElements * kBytes % kSwizzleBytes == 0);
-  // The small parts of A, which the tensor cores read in shared memory: this step's and the previous step's, which may still be read.
+  // The small parts of A (tf32x3), double-buffered because wgmma may still be reading the previous step's.
   static constexpr int kSmallElements = kTransposed && kKind == Kind::tf32x3 ? 2 * kElementsA : 0;
   static constexpr int kStages = tensor_stages(kKind, kKernel, kStageElements* kBytes, kSmallElements* kBytes);
   static_assert(kStages >= 2, "the pipeline needs two stages: lower the tile's step along K");
 
-  // After the last step the same memory holds the sums of each K slice. The lanes of a warp write to four adjacent rows at a time (to every
-  // second of eight rows for a transposed product); the pitch puts each of these rows into different banks.
+  // After the last step the same memory holds the accumulators of each K slice. The lanes of a warp write to four adjacent rows at a time
+  // (to every second of eight rows for a transposed product); the pitch puts these rows into different banks.
   static constexpr int kSumPitch = kCols + (kTransposed ? 4 : 8), kPlane = kRows * kSumPitch;
   static constexpr int kSumElements = kSplit * kPlane * static_cast<int>(sizeof(Sum)) / kBytes;
   static constexpr int shared_elements() {
     const int mine = largest_of(kStages * kStageElements + kSmallElements, kSumElements);
-    // The launch does not know whether its device runs the warpgroup code, so that the size has to suffice for both.
-    if constexpr (kSuitsWarpgroups && !kWarpgroups) return largest_of(mine, TensorCut<kKind, kIndex, true>::kSharedElements);
+    // The launch does not know whether its device runs the wgmma code, so the size must suffice for both variants.
+    if constexpr (kSuitsWgmma && !kWarpgroups) return largest_of(mine, TensorTraits<kKind, kIndex, true>::kSharedElements);
     return mine;
   }
   static constexpr int kSharedElements = shared_elements();

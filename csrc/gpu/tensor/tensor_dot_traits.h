@@ -1,13 +1,12 @@
-// How a dot-product tile on tensor cores is divided among its warps, and how its B is laid out in shared memory: constants, and where a
-// lane finds its factors.
+// How a dot-product tile on tensor cores is divided among its warps, and how B is laid out in shared memory: constants and the addresses of
+// a lane's operands.
 #pragma once
 #include "gpu/tensor/tensor_product.h"
 
 namespace vbgemm {
 
-// Of a row of A, and of a column of B, lane 4 g + t takes 16-byte vectors: the t-th of each four adjacent vectors, which form a "line" of
-// K. An mma instruction assigns other steps of K to each lane, but a sum over K does not depend on which steps they are, as long as A and B
-// are permuted alike.
+// Four adjacent 16-byte vectors along K form a "line"; lane 4 g + t takes the t-th vector of each line of a row of A and of a column of B.
+// An mma instruction assigns other K elements to the lane, but a sum over K does not change if A and B are permuted alike.
 template <class T>
 struct DotLine {
   static constexpr int kPiece = kVectorBytes / static_cast<int>(sizeof(T)), kDepth = 4 * kPiece;
@@ -15,23 +14,23 @@ struct DotLine {
   using Piece = Vector<Register<T>, kWords>;
 };
 
-// Columns of B in shared memory, each contiguous along K, so that a lane reads a vector by one access. Lines of adjacent columns are in
-// different banks. kDepthItems: B is contiguous along K in global memory too; otherwise it is copied element by element.
-template <class T, int kCols, int kDepth, bool kDepthItems_>
+// B in shared memory, K-major, so that a lane reads a vector by one access. Adjacent columns lie in different banks. kKMajor: B is K-major
+// in global memory, too; otherwise it is copied element by element.
+template <class T, int kCols, int kDepth, bool kKMajor_>
 struct DotColumns {
   using Line = DotLine<T>;
-  static constexpr bool kDepthItems = kDepthItems_, kMayTranspose = false;
-  static constexpr int kLines = kDepthItems ? kCols : kDepth, kItems = kDepthItems ? kDepth : kCols;
+  static constexpr bool kKMajor = kKMajor_, kMayTranspose = false;
+  static constexpr int kLines = kKMajor ? kCols : kDepth, kItems = kKMajor ? kDepth : kCols;
   static constexpr int kPitch = kDepth + Line::kDepth, kElements = kCols * kPitch;
 
   static constexpr int kLineElements = Line::kDepth;  // distance between lines of K
 
-  // Where an item is stored, in the line `ahead` lines after `line`.
+  // The position of an item in the line `ahead` lines after `line`.
   static constexpr __host__ __device__ int at(int line, int item, int ahead = 0) {
-    return kDepthItems ? (line + ahead) * kPitch + item : item * kPitch + line + ahead;
+    return kKMajor ? (line + ahead) * kPitch + item : item * kPitch + line + ahead;
   }
 
-  // Where this lane's vectors begin, and its vector of one line of K in a block of eight columns.
+  // The address of this lane's first vector, and its vector of one line in a block of eight columns.
   __device__ static int first() {
     const int lane = thread_index() % kLanes;
     return lane / 4 * kPitch + lane % 4 * Line::kPiece;
@@ -41,20 +40,20 @@ struct DotColumns {
   }
 };
 
-// Steps of K of B in shared memory, for 16-bit elements whose B is contiguous across K in global memory. They are transposed by ldmatrix on
-// the way to registers: eight adjacent columns form a 16-byte row of a matrix, and the next eight columns follow after all steps. Space
-// after the last columns holds the ends of shifted steps.
+// B in shared memory, N-major, for 16-bit elements that are N-major in global memory. ldmatrix transposes B on the way to registers: eight
+// adjacent columns form a 16-byte row of a matrix, and the next eight columns follow after all K elements. Space after the last columns
+// holds the ends of shifted lines.
 template <class T, int kCols, int kDepth>
 struct DotSteps {
   using Line = DotLine<T>;
-  static constexpr bool kDepthItems = false, kMayTranspose = false;
+  static constexpr bool kKMajor = false, kMayTranspose = false;
   static constexpr int kLines = kDepth, kItems = kCols;
   static constexpr int kBlock = kDepth * 8, kElements = (kCols / 8 + 1) * kBlock;
   static constexpr int kLineElements = Line::kDepth * 8;
   static_assert(sizeof(T) == 2);
 
-  // Where a step is stored: steps 2w and 2w + 1 of the t-th vector of 8 become rows 2t and 2t + 1 of matrix w, which gives lane t its w-th
-  // register. This permutes the bits of the number, so that it may be applied separately to parts of the number that have no bit in common.
+  // The position of a K element: elements 2w and 2w + 1 of the t-th vector of 8 become rows 2t and 2t + 1 of matrix w, which gives lane t
+  // its w-th register. This permutes the bits of the index, so it may be applied separately to summands that have no bits in common.
   static constexpr __host__ __device__ int stored(int step) {
     return step / Line::kDepth * Line::kDepth + step % 8 / 2 * 8 + step % Line::kDepth / 8 * 2 + step % 2;
   }
@@ -72,7 +71,7 @@ struct DotSteps {
 
 // How row `kIndex` of the catalogue is divided.
 template <Kind kKind_, int kIndex>
-struct TensorDotCut {
+struct TensorDotTraits {
   static constexpr Kind kKind = kKind_;
   using T = LeftOf<kKind>;
   using Sum = Accumulator<T>;
@@ -84,22 +83,22 @@ struct TensorDotCut {
 
   static constexpr int kDepth = k_step(kShape, kBytes, kCdna), kLines = kDepth / Line::kDepth;
 
-  // A warp has 16 rows of its own and all columns, in products of 16 x 8.
-  static constexpr int kWaveRows = 16, kWaveCols = kCols, kWavesDown = kThreads / kLanes, kWavesAcross = 1, kSplit = 1;
-  static constexpr int kBlocksDown = 1, kBlocksAcross = kCols / 8;
-  static_assert(kWavesDown * kWaveRows == kRows && kBlocksAcross * 8 == kCols && kLines * Line::kDepth == kDepth);
+  // Each warp computes 16 rows and all columns, in MMAs of 16 x 8.
+  static constexpr int kWaveRows = 16, kWaveCols = kCols, kWavesM = kThreads / kLanes, kWavesN = 1, kSplit = 1;
+  static constexpr int kBlocksM = 1, kBlocksN = kCols / 8;
+  static_assert(kWavesM * kWaveRows == kRows && kBlocksN * 8 == kCols && kLines * Line::kDepth == kDepth);
 
-  template <bool kDepthItems>
-  using B = std::conditional_t<kBytes == 2 && !kDepthItems, DotSteps<T, kCols, kDepth>, DotColumns<T, kCols, kDepth, kDepthItems>>;
+  template <bool kKMajor>
+  using B = std::conditional_t<kBytes == 2 && !kKMajor, DotSteps<T, kCols, kDepth>, DotColumns<T, kCols, kDepth, kKMajor>>;
   static constexpr int kStageElements = largest_of(B<true>::kElements, B<false>::kElements);
   static constexpr int kStages = tensor_stages(kKind, kKernel, kStageElements* kBytes);
   static_assert(kStages >= 2, "the pipeline needs two stages: lower the tile's step along K");
 
-  // After the last step the same memory holds the sums. The lanes of a warp write four adjacent rows at a time (two rows of 8-byte sums),
-  // which the pitch puts into different banks.
+  // After the last step the same memory holds the accumulators. The lanes of a warp write four adjacent rows at a time (two rows of 8-byte
+  // sums), which the pitch puts into different banks.
   static constexpr bool kTransposed = false;
   static constexpr int kRowInterleave = 1, kColInterleave = 1;
-  static constexpr int kSumPitch = (kBlocksAcross | 1) * 8, kPlane = kRows * kSumPitch;
+  static constexpr int kSumPitch = (kBlocksN | 1) * 8, kPlane = kRows * kSumPitch;
   static constexpr int kSharedElements = largest_of(kStages * kStageElements, kPlane* static_cast<int>(sizeof(Sum)) / kBytes);
 };
 
