@@ -26,6 +26,9 @@ ROOMS = [
     "_src.elementwise",
     "_src.scaled",
     "_src.ragged",
+    "_src.matmul.scaled_products",  # hands some products to ragged_dot
+    "_src.matmul.gram",
+    "_src.matmul.api",
     "_src.exchange",
     "_src.grouping",
     "_src.moe",

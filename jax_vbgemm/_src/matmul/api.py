@@ -12,7 +12,8 @@ from jax_vbgemm._src.matmul.call import bind, with_windows
 from jax_vbgemm._src.matmul.epilogues import with_epilogues
 from jax_vbgemm._src.matmul.factors import paired, products
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
-from jax_vbgemm._src.matmul.sums import sums_of_products
+from jax_vbgemm._src.matmul.scaled_products import has_scaled, scaled_gemm
+from jax_vbgemm._src.matmul.sums import NAME, sums_of_products
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import DeviceSpec, Plan, Planner, device_spec, kind_of, plan_problems, resolve_planner
 from jax_vbgemm._src.problem import Problem, problems_of
@@ -52,6 +53,11 @@ def batched_matmul(
         where the call has x, and the gradient with respect to x, once. A shared array is never split into matrices. A
         shared array of rank 3 or more whose leading axis is as long as the other tree has leaves (and not 1) could be
         meant as a stack of matrices and is refused: write `[x] * n` or `list(x)`.
+        A leaf may be `Scaled`, on one side or on both, in blocks of any size. Two of them have a bfloat16 result unless
+        preferred_element_type says otherwise; one beside floats of 16 bits or more is converted to their dtype. On a
+        GPU 8-bit numbers are multiplied as they are where scales hold for all of K, and by a kernel of `ragged_dot`
+        where it has one: for scales in blocks along K, for weights alone in 8 or 4 bits, and for a single product, all
+        with `transpose_b` and without `transpose_a`. All others are widened.
       transpose_a, transpose_b: swap the last two axes of the operand; a bool or a prefix pytree of bools.
       symmetric: the caller guarantees that result i is symmetric, as X X^T is. A kernel may then compute half of the
         result and store the transpose in the other half. A bool or a prefix pytree of bools. Derivatives are the same
@@ -72,7 +78,8 @@ def batched_matmul(
     Raises:
       ValueError: the structures differ, shapes don't fit, a symmetric result is not square, dtypes differ under strict
         promotion, a window reaches past its buffer or overlaps another one of `into`, an operand is sharded over an
-        explicit mesh axis, or an option is unknown; the message names the leaf and the rule.
+        explicit mesh axis, a Scaled is beside integers or 8-bit floats, or an option is unknown; the message names the
+        leaf and the rule.
       TypeError: a leaf is not an array, a flag not a bool, a planner not callable, or an option of a wrong type.
       NotImplementedError: implementation="kernel" if there is no kernel.
 
@@ -90,6 +97,20 @@ def batched_matmul(
       >>> queries.shape, values.shape
       ((4, 10, 3), (4, 10, 9))
     """
+    if has_scaled(As, Bs):
+        return scaled_gemm(
+            "batched_matmul",
+            As,
+            Bs,
+            transpose_a=transpose_a,
+            transpose_b=transpose_b,
+            symmetric=symmetric,
+            into=into,
+            precision=precision,
+            preferred=preferred_element_type,
+            planner=planner,
+            implementation=implementation,
+        )
     call = products(
         "batched_matmul",
         *paired("batched_matmul", As, Bs),
@@ -162,6 +183,25 @@ def batched_gemm(
       >>> [C.tolist() for C in vb.batched_gemm(As, Bs, bias=biases, activation="relu")]
       [[[0.0, 4.0], [0.0, 4.0]], [[2.0]]]
     """
+    if has_scaled(As, Bs):
+        return scaled_gemm(
+            "batched_gemm",
+            As,
+            Bs,
+            Cs,
+            alpha=alpha,
+            beta=beta,
+            bias=bias,
+            activation=activation,
+            transpose_a=transpose_a,
+            transpose_b=transpose_b,
+            symmetric=symmetric,
+            into=into,
+            precision=precision,
+            preferred=preferred_element_type,
+            planner=planner,
+            implementation=implementation,
+        )
     call = products(
         "batched_gemm",
         *paired("batched_gemm", As, Bs),
@@ -231,6 +271,8 @@ def batched_matmul_sum(
       >>> [C.tolist() for C in vb.batched_matmul_sum(As, Bs, [0, 0, 1, 1])]
       [[[4.0, 4.0], [4.0, 4.0]], [[7.0], [7.0]]]
     """
+    if has_scaled(As, Bs):
+        raise TypeError(f"{NAME}: As or Bs has a Scaled: batched_matmul and batched_gemm take Scaled factors")
     call = sums_of_products(
         As,
         Bs,

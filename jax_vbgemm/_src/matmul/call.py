@@ -5,6 +5,7 @@
     epilogues.py   adds alpha, beta, C, bias and activation
     with_windows   adds the windows into which results are written
     bind           binds the primitive
+    placed         puts results that have been computed in other ways where bind puts its own
 
 Each step takes a Call and returns another one.
 """
@@ -26,7 +27,7 @@ from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.members import Members, members_of
 from jax_vbgemm._src.matmul.options import checked_implementation
 from jax_vbgemm._src.matmul.packed import RaggedArray, unpacked
-from jax_vbgemm._src.matmul.primitive import Batched, Term
+from jax_vbgemm._src.matmul.primitive import Batched, Term, Window
 from jax_vbgemm._src.matmul.view import Operand, View
 from jax_vbgemm._src.planner import Planner, resolve_planner
 from jax_vbgemm._src.util import compat
@@ -129,7 +130,7 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
     copies_into_windows = not by_plan or any(call.after)
 
     def run(given: list[Any]) -> list[jax.Array]:
-        operands = [_as(x, *operand[1:]) for x, operand in zip(given, call.operands, strict=False)]
+        operands = [as_argument(x, *operand[1:]) for x, operand in zip(given, call.operands, strict=False)]
         if not by_plan:
             return reference.results(operands, call.terms, call.dtypes, call.epilogues, call.precision)
         batched = Batched(
@@ -148,9 +149,25 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
     for index, function in enumerate(call.after):
         if function is not None:
             results[index] = function(results[index])
+    if call.views is not None and copies_into_windows:
+        results = reference.put(results, writes, targets, arrays, [[]] * len(targets))
+    return _in_structure(call, results, writes)
+
+
+def placed(call: Call, results: Sequence[jax.Array]) -> Any:
+    """Results that have been computed as arrays, written into the windows of the call and in its structure."""
+    if call.is_packed and call.views is None and call.shapes:
+        call = _with_new_members(call)
+    if call.views is None:
+        return _in_structure(call, results, ())
+    arrays: list[Any] = []
+    writes, targets = windows_into(call.views, call.shapes, arrays)
+    return _in_structure(call, reference.put(results, writes, targets, arrays, [[]] * len(targets)), writes)
+
+
+def _in_structure(call: Call, results: Sequence[Any], writes: Sequence[Window]) -> Any:
+    """The results of a call; those of a call with views are its targets, of which the results are windows."""
     if call.views is not None:
-        if copies_into_windows:
-            results = reference.put(results, writes, targets, arrays, [[]] * len(targets))
         results = [
             results[window.array] if view is None else View.with_layout(results[window.array], view.layout)
             for view, window in zip(call.views, writes, strict=True)
@@ -162,7 +179,7 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
     return RaggedArray(results[0].buffer, call.members)
 
 
-def _as(array: Any, shape: Shape, dtype: Any) -> Any:
+def as_argument(array: Any, shape: Shape, dtype: Any) -> Any:
     array = array if array.shape == shape else array.reshape(shape)
     return array if array.dtype == dtype else array.astype(dtype)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -92,49 +93,42 @@ def products(
     symmetric: Any,
     precision: Any,
     preferred: Any,
+    decided: Sequence[Any] = (),
 ) -> Call:
-    """A call with one product for each result; ValueError or TypeError name the pair that cannot be multiplied."""
+    """A call with one product for each result; ValueError or TypeError name the pair that cannot be multiplied.
+
+    `decided`: the dtype of each result whose factors are multiplied as they are; None where the ordinary rules hold.
+    """
     precision = canonical_precision(precision)
     check_options(name, precision, preferred)
-    flags = [
-        _flags(name, option, value, side)
-        for option, value, side in (
-            ("transpose_a", transpose_a, lhs),
-            ("transpose_b", transpose_b, rhs),
-            ("symmetric", symmetric, lhs),
-        )
-    ]
+    flags = flags_of(name, lhs, rhs, transpose_a, transpose_b, symmetric)
     operands: list[Argument] = []
     shapes: list[Shape] = []
     dtypes = []
-    for index, (a, b, *term_flags) in enumerate(zip(lhs.arrays, rhs.arrays, *flags, strict=True)):
-        try:
-            sizes = _checked_sizes(a, b, Term(0, 1, index, *term_flags))
+    for index, (a, b, term_flags) in enumerate(zip(lhs.arrays, rhs.arrays, flags, strict=True)):
+        with naming(name, lhs, rhs, index, term_flags):
+            sizes = checked_sizes(a, b, term_flags)
             a_dtype, b_dtype = a.dtype, b.dtype
-            if a_dtype != b_dtype and not (preferred is not None and is_float8(a, b)):
-                a_dtype = b_dtype = jnp.result_type(*(x.dtype if isinstance(x, View) else x for x in (a, b)))
-            dtypes.append(result_dtype(a_dtype, b_dtype, precision, preferred))
-        except (ValueError, TypeError) as error:
-            names = lhs.written(index), rhs.written(index)
-            if names[0] == names[1]:  # a matrix times its own transpose
-                raise type(error)(f"{name}: {names[0]} is {_describe(a, b)}: {error}") from None
-            transposed = "".join(f", {x} transposed" for x, flag in zip(names, term_flags, strict=False) if flag)
-            raise type(error)(
-                f"{name}: {names[0]} is {_describe(a, b)} but {names[1]} is {_describe(b, a)}{transposed}: {error}"
-            ) from None
+            if decided and decided[index] is not None:
+                dtype = decided[index]
+            else:
+                if a_dtype != b_dtype and not (preferred is not None and is_float8(a, b)):
+                    a_dtype = b_dtype = jnp.result_type(*(x.dtype if isinstance(x, View) else x for x in (a, b)))
+                dtype = result_dtype(a_dtype, b_dtype, precision, preferred)
+        dtypes.append(dtype)
         operands += [Argument(a, a.shape, a_dtype), Argument(b, b.shape, b_dtype)]
         shapes.append((*sizes.batch, sizes.m, sizes.n))
     refuse_explicit_axes(name, lhs.arrays, lhs.written)
     refuse_explicit_axes(name, rhs.arrays, rhs.written)
     different, position = merged(operands)
-    pairs = zip(position[::2], position[1::2], range(len(shapes)), *flags, strict=True)
+    pairs = zip(position[::2], position[1::2], range(len(shapes)), flags, strict=True)
     return Call(
         name=name,
         argument=lhs.argument,
         structure=jax.tree.structure(lhs.tree, is_leaf=is_view),
         is_packed=lhs.is_packed,
         operands=different,
-        terms=tuple(Term(*term_flags) for term_flags in pairs),
+        terms=tuple(Term(left, right, out, *term_flags) for left, right, out, term_flags in pairs),
         shapes=tuple(shapes),
         dtypes=tuple(dtypes),
         precision=precision,
@@ -146,13 +140,51 @@ def _without_views(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.buffer if isinstance(x, View) else x, tree, is_leaf=is_view)
 
 
-def _checked_sizes(a: Operand, b: Operand, term: Term) -> TermSizes:
+class Flags(NamedTuple):
+    """What a caller says of one product."""
+
+    transpose_a: bool
+    transpose_b: bool
+    symmetric: bool
+
+
+def flags_of(
+    name: str, lhs: FactorTree, rhs: FactorTree, transpose_a: Any, transpose_b: Any, symmetric: Any
+) -> list[Flags]:
+    """The flags of each product."""
+    return list(
+        map(
+            Flags,
+            _flags(name, "transpose_a", transpose_a, lhs),
+            _flags(name, "transpose_b", transpose_b, rhs),
+            _flags(name, "symmetric", symmetric, lhs),
+        )
+    )
+
+
+def checked_sizes(a: Operand, b: Operand, flags: Flags) -> TermSizes:
+    """The sizes of a product; ValueError where its factors don't fit each other."""
     if a.ndim < 2 or b.ndim < 2:
         raise ValueError("both need rank 2 or more")
-    sizes = sizes_of(a.shape, b.shape, term)
-    if term.symmetric and compat.is_static((sizes.m, sizes.n)) and sizes.m != sizes.n:
+    sizes = sizes_of(a.shape, b.shape, Term(0, 1, 0, *flags))
+    if flags.symmetric and compat.is_static((sizes.m, sizes.n)) and sizes.m != sizes.n:
         raise ValueError(f"a symmetric result must be square, but this one is {sizes.m} x {sizes.n}")
     return sizes
+
+
+@contextmanager
+def naming(name: str, lhs: FactorTree, rhs: FactorTree, index: int, flags: Flags) -> Iterator[None]:
+    """A context in which errors about pair `index` get the names and shapes of its factors."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        a, b, names = lhs.arrays[index], rhs.arrays[index], (lhs.written(index), rhs.written(index))
+        if names[0] == names[1]:  # a matrix times its own transpose
+            raise type(error)(f"{name}: {names[0]} is {_describe(a, b)}: {error}") from None
+        transposed = "".join(f", {x} transposed" for x, flag in zip(names, flags, strict=False) if flag)
+        raise type(error)(
+            f"{name}: {names[0]} is {_describe(a, b)} but {names[1]} is {_describe(b, a)}{transposed}: {error}"
+        ) from None
 
 
 def _flags(name: str, option: str, flags: Any, of: FactorTree) -> list[bool]:

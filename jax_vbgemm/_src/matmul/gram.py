@@ -10,6 +10,7 @@ import numpy as np
 from jax_vbgemm._src.matmul.call import bind, with_windows
 from jax_vbgemm._src.matmul.epilogues import with_epilogues
 from jax_vbgemm._src.matmul.factors import paired, products
+from jax_vbgemm._src.matmul.scaled_products import has_scaled
 from jax_vbgemm._src.planner import Planner
 from jax_vbgemm._src.util.arguments import as_array, shown
 
@@ -52,6 +53,8 @@ def batched_gram(
       >>> [G.tolist() for G in vb.batched_gram([jnp.ones((2, 3)), jnp.ones((1, 4))])]
       [[[3.0, 3.0], [3.0, 3.0]], [[4.0]]]
     """
+    if has_scaled(Xs):
+        raise TypeError(f"{NAME}: Xs has a Scaled: batched_matmul and batched_gemm take Scaled factors")
     Xs = jax.tree.map_with_path(lambda path, x: as_array(NAME, "Xs" + jax.tree_util.keystr(path), x), Xs)
     for flag in jax.tree.leaves(transpose):
         if not isinstance(flag, bool | np.bool_):

@@ -20,6 +20,7 @@ computes them once without the epilogue, which is then elementwise work of XLA; 
 with a column of ones.
 
     api.py        the public functions: checks, dtypes
+    scaled_factors.py  the rules for factors with scales, which products of lists share
     primitive.py  the primitive's operands and parameters
     rules.py      derivatives and vmap
     composed.py   gates, row scales, gathered rows and accumulators as work of XLA, for derivatives and for kernels

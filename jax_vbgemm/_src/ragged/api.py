@@ -10,16 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.epilogue import ACTIVATIONS, Activation, Epilogue, resolve_activation
-from jax_vbgemm._src.matmul.factors import is_float8
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, mixed_dtypes, result_dtype
-from jax_vbgemm._src.matmul.precision import accumulation_of_float8, canonical_precision, is_of_float8
+from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import accumulator
-from jax_vbgemm._src.native.arithmetic import arithmetic_of
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import accumulate, composed
 from jax_vbgemm._src.ragged.indices import clamp, reported
-from jax_vbgemm._src.ragged.primitive import SCALED, Ragged, bind
+from jax_vbgemm._src.ragged.primitive import Ragged, bind
 from jax_vbgemm._src.ragged.reference import rows_with_weights
+from jax_vbgemm._src.ragged.scaled_factors import (
+    checked,
+    dtype_beside_scaled,
+    dtype_of_scaled_product,
+    is_mixed,
+    is_narrow,
+    precision_of_scaled_product,
+)
 from jax_vbgemm._src.scaled.scaled import Scaled
 from jax_vbgemm._src.util import compat
 from jax_vbgemm._src.util.arguments import as_array, promotes, refuse_explicit_axes, shown
@@ -139,10 +145,6 @@ def ragged_dot(
     fast_accumulation = False
     if isinstance(rhs, Scaled) and rhs_gradient is not None:
         raise ValueError(f"{name}: rhs_gradient is for weights that have a gradient, but rhs is Scaled")
-    if isinstance(lhs, Scaled) or isinstance(rhs, Scaled):
-        lhs, rhs, scales, preferred_element_type = _scaled_factors(
-            name, lhs, rhs, preferred_element_type, transpose_rhs=bool(transpose_rhs)
-        )
     if isinstance(rhs, tuple | list):
         if any(isinstance(array, Scaled) for array in rhs):
             raise TypeError(
@@ -151,16 +153,19 @@ def ragged_dot(
         rhs, second = _pair(name, rhs)
         if rhs_gradient is not None:
             raise ValueError(f"{name}: rhs_gradient is for one array rhs, but rhs is a pair")
+    if isinstance(lhs, Scaled) or isinstance(rhs, Scaled):
+        precision = canonical_precision(precision)
+        check_options(name, precision, None)
+        lhs, rhs = (
+            checked(name, argument, x) if isinstance(x, Scaled) else as_array(name, argument, x)
+            for argument, x in (("lhs", lhs), ("rhs", rhs))
+        )
+        precision, fast_accumulation = precision_of_scaled_product(name, ("lhs", "rhs"), lhs, rhs, precision)
+        lhs, rhs, scales, preferred_element_type = _scaled_factors(
+            name, lhs, rhs, preferred_element_type, transpose_rhs=bool(transpose_rhs)
+        )
     if scales:
-        precision, out_dtype = canonical_precision(precision), preferred_element_type
-        check_options(name, precision, out_dtype)
-        if is_float8(lhs) and is_float8(rhs):
-            precision, fast_accumulation = accumulation_of_float8(precision)
-        elif is_of_float8(precision):
-            raise ValueError(
-                f"{name}: precision: {precision.name} is for two 8-bit floats, but lhs is {lhs.dtype} and rhs "
-                f"{rhs.dtype}"
-            )
+        out_dtype = preferred_element_type
     else:
         lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
     group_sizes = sizes_argument(name, group_sizes)
@@ -249,47 +254,21 @@ def _scaled_factors(
 ) -> tuple[Any, Any, dict[str, jax.Array], Any]:
     """Both factors, their scales, which the primitive takes, and the result's dtype. A factor with blocks that the
     primitive does not support, or next to an unscaled factor, is converted."""
-    check_options(name, None, preferred)
-    if preferred is not None:
-        preferred = jax.dtypes.canonicalize_dtype(preferred)
     if not (isinstance(lhs, Scaled) and isinstance(rhs, Scaled)):
-        other = rhs if isinstance(lhs, Scaled) else lhs
-        argument = "rhs" if other is rhs else "lhs"
-        dtype = as_array(name, argument, other).dtype
-        if not jnp.issubdtype(dtype, jnp.inexact) or dtype.itemsize == 1:
-            raise ValueError(
-                f"{name}: {argument} is {dtype} beside a Scaled: it must be floating-point of 16 bits or more, "
-                "or Scaled"
-            )
-        if transpose_rhs and other is lhs and is_mixed(dtype, rhs) and preferred in (None, dtype, np.float32):
+        check_options(name, None, preferred)
+        if preferred is not None:
+            preferred = jax.dtypes.canonicalize_dtype(preferred)
+        argument, other = ("rhs", rhs) if isinstance(lhs, Scaled) else ("lhs", lhs)
+        dtype = dtype_beside_scaled(name, argument, other.dtype)
+        if transpose_rhs and other is lhs and is_mixed(dtype, rhs, preferred):
             preferred = dtype if preferred is None else preferred
-            return jnp.asarray(lhs), rhs.values, {"rhs_scale": rhs.scales}, preferred
+            return lhs, rhs.values, {"rhs_scale": rhs.scales}, preferred
         lhs, rhs = (x.dequantized(dtype) if isinstance(x, Scaled) else x for x in (lhs, rhs))
         return lhs, rhs, {}, preferred
-    preferred = np.dtype(jnp.bfloat16 if preferred is None else preferred)
-    known = arithmetic_of(lhs.dtype.name, rhs.dtype.name)
-    blocks_of_rhs = [(1, SCALED, SCALED), *([(1, 1, rhs.shape[-1])] if transpose_rhs else [])]
-    if known is None or not (_fits(lhs, (1, SCALED)) and any(_fits(rhs, block) for block in blocks_of_rhs)):
+    preferred = dtype_of_scaled_product(name, preferred)
+    if not is_narrow(lhs, rhs, transpose_rhs):
         return lhs.dequantized(), rhs.dequantized(), {}, preferred
     return lhs.values, rhs.values, {"lhs_scale": lhs.scales, "rhs_scale": rhs.scales}, preferred
-
-
-def is_mixed(dtype: Any, weights: Scaled) -> bool:
-    """Whether the primitive takes narrow weights together with rows of a dtype."""
-    known = dtype in (jnp.bfloat16, np.float16) and weights.dtype.name in MIXED
-    return known and any(_fits(weights, (1, columns, SCALED)) for columns in (1, SCALED))
-
-
-MIXED = ("int8", "int4", "float8_e4m3fn")
-"""The dtypes of weights beside rows of 16 bits."""
-
-
-def _fits(x: Scaled, block: tuple[int, ...]) -> bool:
-    """Whether each dimension of x is in blocks of these sizes, or one block (where a block is of more than 1)."""
-    return x.ndim == len(block) and all(
-        given == wanted or (wanted > 1 and given >= size)
-        for given, wanted, size in zip(x.sizes, block, x.shape, strict=True)
-    )
 
 
 def _pair(name: str, rhs: Sequence[Any]) -> tuple[jax.Array, jax.Array]:

@@ -21,7 +21,8 @@ DTYPES: tuple[str, ...] = ("float8_e4m3fn", "float8_e5m2", "int8", "int4")
 class Scaled:
     """An array of numbers of 8 or 4 bits, each block of which is multiplied by a scale. `quantize` makes one.
 
-    A pytree with the leaves values and scales: jit, vmap, scan and `jax.tree.map` go through it.
+    A factor of `batched_matmul`, `batched_gemm`, `ragged_dot` and `moe.expert_mlp`. A pytree with the leaves values and
+    scales: jit, vmap, scan and `jax.tree.map` go through it.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
