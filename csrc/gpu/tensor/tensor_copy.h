@@ -249,41 +249,20 @@ class LineCopy {
     return count > 2 * kWord + 1 ? word : count > 2 * kWord ? word & 0xffffu : 0;
   }
 
-  // A warp shifts the lines that it has copied. A lane shifts two adjacent vectors of a line, for which it reads three: with a vector for
-  // each lane, every vector would be read twice. So a warp shifts the lines of two copies at a time, unless lines have one vector. Lines
-  // that begin at a multiple of 16 bytes stay as they are, except for elements behind their end, which become zero. Shared memory is what
-  // bounds tiles of such rows (docs/design/alignment.md, A3).
+  // Each thread shifts the vectors that it has copied. A line belongs to one warp, so warp barriers are sufficient.
   __device__ void shift_vectors(T* shared, int items) const {
-    constexpr int kVectors = ByVectors::kAcross % 2 == 0 ? 2 : 1, kLanesOfCopy = kLanes / kVectors,
-                  kLanesOfLine = ByVectors::kAcross / kVectors;
-    static_assert(kLanes % ByVectors::kAcross == 0 && ByVectors::kStep % kVectorItems == 0);
-    const int thread = this->thread(), lane = thread % kLanes, which = lane / kLanesOfCopy;  // of the copies that are shifted together
-    const int line = (thread - lane) / ByVectors::kAcross + lane % kLanesOfCopy / kLanesOfLine;
-    const int item = lane % kLanesOfLine * (kVectors * kVectorItems);
-    // The number of elements by which the lane's lines begin after a multiple of 16 bytes: the same in all copies and steps along K.
-    const uint32_t first = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from_.first) / kBytes);
-    const int shift = static_cast<int>((first + line * static_cast<uint32_t>(line_stride())) % kVectorItems);
-    const bool changes = shift > 0 || items < Lines::kItems;
+    static_assert(kLanes % ByVectors::kAcross == 0);
+    const int shift = this->shift();
+    const int thread = this->thread();
     wave_barrier();
 #pragma unroll
-    for (int copy = 0; copy < ByVectors::kCopies; copy += kVectors) {
-      const bool mine = changes && (ByVectors::kCopies % kVectors == 0 || copy + which < ByVectors::kCopies);
-      const auto vector = [&](int i) __attribute__((always_inline)) -> Piece& {
-        return *reinterpret_cast<Piece*>(shared + Lines::at(line, item + i * kVectorItems, (copy + which) * ByVectors::kStep));
-      };
-      Piece piece[kVectors + 1] = {};
-      if (mine) {
-#pragma unroll
-        for (int i = 0; i <= kVectors; ++i) piece[i] = vector(i);
-      }
+    for (int i = 0; i < ByVectors::kCopies; ++i) {
+      Piece* const piece = reinterpret_cast<Piece*>(place_of<ByVectors>(shared, thread, i));
+      const Piece low = *piece, high = *reinterpret_cast<const Piece*>(place_of<ByVectors>(shared, thread, i, kVectorItems));
       wave_barrier();
-      if (!mine) continue;
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        Piece result = shifted_vector(piece[i], piece[i + 1], shift);
-        if (items < Lines::kItems) result = first_items(result, items - item - i * kVectorItems);
-        vector(i) = result;
-      }
+      Piece result = shifted_vector(low, high, shift);
+      if (items < Lines::kItems) result = first_items(result, items - ByVectors::item(thread));
+      *piece = result;
     }
   }
 
