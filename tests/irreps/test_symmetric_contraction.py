@@ -61,12 +61,13 @@ def test_derivatives_of_second_order():
 
 
 def test_all_forms_of_a_sum_are_equal(monkeypatch):
-    """Of the polynomial, of its gradient by x, and of that by weights, which adds nothing up: written out, gathered,
-    in parts, and two rows at once."""
+    """Of the polynomial, of its gradient by x, of that by weights, which adds nothing up, and of a polynomial with one
+    result: written out, gathered, and two rows at once, in parts."""
     polynomial = SymmetricContraction(*SIZES, TERMS)._polynomial
     by_x, by_weights = _transposed(_derivative(polynomial, 1), 2), _transposed(polynomial, 0)
     assert by_x.powers == (1, 2, 1)
-    for of in (polynomial, by_x, by_weights):
+    single = SymmetricContraction(*SIZES[:2], 1, [(w, factors, 0, c) for w, factors, _, c in TERMS])._polynomial
+    for of in (polynomial, by_x, by_weights, single):
         rng = np.random.default_rng(0)
         operands = [rng.standard_normal((ROWS, size, CHANNELS)) for size in of.sizes[:-1]]
         found = [jax.jit(partial(form, of=of))(*operands) for form in (_written_out, _values)]
