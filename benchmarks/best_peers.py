@@ -12,6 +12,7 @@ A time is the median of the rounds.
 
 import subprocess
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Annotated
 
@@ -90,6 +91,11 @@ def table(
     for cell in sorted(cells, key=lambda cell: cell.gain)[:worst]:
         typer.echo(str(cell))
     wrong = sorted({row.peer for row in rows if row.nbad})
+    peers = defaultdict(set)
+    for row in rows:
+        peers[row.workload, row.precision].add(row.peer)
+    counts = [len(names) - 1 for names in peers.values()]  # fewer where a program failed
+    typer.echo(f"{min(counts, default=0)} to {max(counts, default=0)} peers a list")
     typer.echo(f"{len(cells)} lists, {len(rows)} rows; wrong results: {', '.join(wrong) or 'none'}")
 
 

@@ -117,6 +117,13 @@ def test_no_rows_or_no_terms():
     assert not any(g.any() for g in gradients)
 
 
+def test_terms_without_components_of_x_are_constants():
+    weights, x, indices = arrays()
+    constant = SymmetricContraction(*SIZES, [(1, (), 0, 2.0)])
+    np.testing.assert_array_equal(constant(weights, x, indices=indices)[:, 0], 2 * weights[indices, 1])
+    assert not jax.grad(lambda x: jnp.sum(constant(weights, x, indices=indices)))(x).any()
+
+
 def test_exported_with_any_number_of_rows():
     contraction = SymmetricContraction(*SIZES, TERMS)
     weights, x, indices = arrays()
@@ -132,10 +139,17 @@ def test_bad_input_is_named():
     for terms, error, match in (
         ([(0, (4,), 0, 1.0)], ValueError, r"terms\[0\] has component of x 4, but there are 4"),
         ([(0, (1,), 0, 1j)], TypeError, r"terms\[0\] must be \(weight, .*real"),
+        ([(0, (1,), 0, np.complex64(1 + 2j))], TypeError, r"terms\[0\] must be \(weight, .*real"),
         (3, TypeError, "terms must be tuples"),
     ):
         with pytest.raises(error, match=match):
             SymmetricContraction(*SIZES, terms)
+    with pytest.raises(TypeError, match="dim_out is None: it must be an integer"):
+        SymmetricContraction(1, 3, None, [])
+    with pytest.raises(ValueError, match="num_weights is -1: it must not be negative"):
+        SymmetricContraction(-1, 3, 1, [])
+    with pytest.raises(ValueError, match="5 rows choose among no species"):
+        contraction(weights[:0], x, indices=indices)
     with pytest.raises(ValueError, match=r"x is \(5, 3, 2\): it must be \(..., 4, channels\)"):
         contraction(weights, x[:, :3], indices=indices)
     with pytest.raises(ValueError, match=r"weights are \(3, 3, 2\): they must be \(3, 2\) without indices"):

@@ -196,8 +196,9 @@ def test_vmap_and_scan():
 
 
 def choice(
-    blocks=((1, -1), (1, -1)), kinds=("int8", "int8"), lhs=(3, 20, 256), n=32, alone=True, target="h100", **flags
-):
+    blocks=((1, -1), (1, -1)), kinds=("int8", "int8"), lhs=(3, 20, 256), n=32, alone=True, target="h100",
+    implementation=None, **flags
+):  # fmt: skip
     """What multiplies stacks of lhs (m, k) and of rhs (n, k), as text."""
     shapes = lhs, (3, n, lhs[-1])
     a, b = (
@@ -209,7 +210,7 @@ def choice(
         b = b.mT
     with vb.target(target):
         product = Product(a, b, flags, checked_sizes(a, b, flags), None)
-        return ": ".join(choose(product, None, alone=alone))
+        return ": ".join(choose(product, None, implementation, alone=alone))
 
 
 def test_the_choice_says_why():
@@ -217,6 +218,7 @@ def test_the_choice_says_why():
     assert choice() == "narrow: it is the only product of the call"
     assert choice(alone=False) == "sums: scales hold for all of K, and all products are one call"
     assert choice(along_k, alone=False) == "narrow: scales change along K"
+    assert choice(implementation="xla") == "sums: scales hold for all of K, and the caller wants XLA's products"
     assert choice(along_k, ("float8_e5m2", "float8_e4m3fn")) == "narrow: scales change along K"
     assert choice(kinds=("bfloat16", "int4")) == "narrow: one factor has no scales"
     assert "a100 has no pipelined kernel" in choice(target="a100")
@@ -261,7 +263,7 @@ def test_dot_algorithms_of_float8():
         found = vb.batched_matmul([a], [b], transpose_b=True, precision=name)
         oracle.assert_same(found, vb.batched_matmul([a], [b], transpose_b=True), rtol=2**-7)
         with pytest.raises(
-            ValueError, match=rf"{name} is for two 8-bit floats, but As\[1\] is float64 and Bs\[1\] float"
+            ValueError, match=rf"{name} is for two Scaled 8-bit floats, but As\[1\] is float64 and Bs\[1\] Scaled"
         ):
             vb.batched_matmul([a, jnp.ones((2, 256))], [b, b], transpose_b=[True, True], precision=name)
 
@@ -298,9 +300,21 @@ def test_errors():
     wrong = jax.tree.unflatten(jax.tree.structure(a), [wrong.values, a.scales])
     raises(ValueError, r"batched_matmul: As\[0\]: Scaled: scales is float32\(4, 1\) but values is \(3, 6\)", [wrong],
            [b.mT])  # fmt: skip
+    wrong = jax.tree.unflatten(jax.tree.structure(a), [a.values, "scales"])
+    raises(TypeError, r"^batched_matmul: As\[0\].scales must be", [wrong], [b.mT])
+    wrong = jax.tree.unflatten(jax.tree.structure(a), [a.values[:3], a.scales])
     sizes = jnp.array([3])
     raises(ValueError, r"ragged_dot: lhs: Scaled: scales is", wrong, jnp.ones((1, 6, 5)),
            lambda a, b: vb.ragged_dot(a, b, sizes))  # fmt: skip
+
+
+@pytest.mark.parametrize("blocks", [((1, -1), (1, -1)), ((1, 128), (128, 128))])
+def test_a_source_that_does_not_count_may_hold_nan(blocks):
+    a, b = stacked(blocks=blocks)
+    Cs = [jnp.full((3, 20, 32), jnp.nan, jnp.bfloat16)]
+    with jax.debug_nans(True):
+        (found,) = vb.batched_gemm([a], [b], Cs, beta=jnp.float32(0), transpose_b=True)
+    oracle.assert_same(found, vb.batched_matmul([a], [b], transpose_b=True)[0])
 
 
 def test_not_a_number_reaches_its_row_alone():

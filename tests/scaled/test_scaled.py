@@ -275,7 +275,9 @@ def test_dot_algorithms_of_float8():
         np.testing.assert_allclose(product(None, implementation="xla"), expected, rtol=2**-7, atol=2**-7)
     assert "fast_accumulation=True" in str(jaxpr)
     assert "fast_accumulation=False" in str(jax.make_jaxpr(lambda: product(None))())
-    with pytest.raises(ValueError, match="ANY_F8_ANY_F8_F32 is for two 8-bit floats, but lhs is int8 and rhs int8"):
+    with pytest.raises(
+        ValueError, match="ANY_F8_ANY_F8_F32 is for two Scaled 8-bit floats, but lhs is Scaled int8 and rhs Scaled int8"
+    ):
         product("ANY_F8_ANY_F8_F32", "int8")
 
 

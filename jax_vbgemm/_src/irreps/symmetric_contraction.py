@@ -40,8 +40,8 @@ class SymmetricContraction:
         `polynomial.operations`; `benchmarks/whole_programs_real.py` does so for mace-jax.
 
     Raises:
-      ValueError: an index is out of range; the message names the term.
-      TypeError: terms are no such tuples, or a coefficient is complex.
+      ValueError: an index is out of range, and the message names the term; or a size is negative.
+      TypeError: terms are no such tuples, a coefficient is complex, or a size is no integer.
 
     Examples:
       The squared lengths of vectors, times a weight for each of two species:
@@ -55,11 +55,13 @@ class SymmetricContraction:
     """
 
     def __init__(self, num_weights: int, dim_in: int, dim_out: int, terms: Iterable[Any]) -> None:
-        self.num_weights, self.dim_in, self.dim_out = num_weights, dim_in, dim_out
+        sizes = {"num_weights": num_weights, "dim_in": dim_in, "dim_out": dim_out}
+        self.num_weights, self.dim_in, self.dim_out = (_checked_size(*size) for size in sizes.items())
         if not isinstance(terms, Iterable):
             raise TypeError(f"{NAME}: terms must be tuples (weight, components of x, component, coefficient)")
-        checked = [_checked(number, term, (num_weights, dim_in, dim_out)) for number, term in enumerate(terms)]
-        self.degree = max((len(factors) for _, factors, _, _ in checked), default=1)
+        bounds = self.num_weights, self.dim_in, self.dim_out
+        checked = [_checked(number, term, bounds) for number, term in enumerate(terms)]
+        self.degree = max([1, *(len(factors) for _, factors, _, _ in checked)])
         products: dict[Any, int] = {}
         places = [
             products.setdefault((*sorted(factors), *[ONE] * (self.degree - len(factors)), k), len(products))
@@ -115,6 +117,8 @@ class SymmetricContraction:
                 f"{NAME}: weights are {weights.shape}: they must be ({species}{expected[0]}, {channels}) "
                 f"{'without' if indices is None else 'with'} indices"
             )
+        if indices is not None and rows and not weights.shape[0]:
+            raise ValueError(f"{NAME}: weights are {weights.shape}: {rows} rows choose among no species")
         dtype = jnp.result_type(weights, x)
         if not jnp.issubdtype(dtype, jnp.inexact):
             raise TypeError(f"{NAME}: weights and x are {dtype}: one of them must be floating-point or complex")
@@ -151,10 +155,22 @@ def _rows_of(indices: jax.Array, leading: tuple[int, ...], rows: int) -> jax.Arr
     return indices.reshape(rows)
 
 
+def _checked_size(what: str, size: Any) -> int:
+    try:
+        checked = operator.index(size)
+    except TypeError:
+        raise TypeError(f"{NAME}: {what} is {size!r}: it must be an integer") from None
+    if checked < 0:
+        raise ValueError(f"{NAME}: {what} is {checked}: it must not be negative")
+    return checked
+
+
 def _checked(number: int, term: Any, sizes: tuple[int, int, int]) -> tuple[int, list[int], int, float]:
     try:
         w, factors, k, coefficient = term
         w, factors, k = operator.index(w), [operator.index(i) for i in factors], operator.index(k)
+        if np.iscomplexobj(coefficient):  # NumPy's would lose their imaginary parts
+            raise TypeError
         coefficient = float(coefficient)
     except (TypeError, ValueError):
         raise TypeError(

@@ -325,6 +325,6 @@ def plan(
     try:
         dtype = jnp.dtype(dtype).name
     except TypeError:
-        dtype = str(dtype)  # only what kind_of tells is known
+        dtype = str(dtype)  # kind_of raises, and names the dtypes that are known
     kind = kind_of(dtype, precision_name(canonical_precision(precision)), spec)
     return plan_problems(problems_of(problems), kind, spec, resolve_planner(planner))

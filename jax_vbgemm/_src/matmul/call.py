@@ -145,7 +145,7 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
         )
         return contract([*operands, *given[len(operands) :]], batched)
 
-    results = list(_unchecked(run, call.epilogues)(arrays))
+    results = list(unchecked(run, call.epilogues)(arrays))
     for index, function in enumerate(call.after):
         if function is not None:
             results[index] = function(results[index])
@@ -184,7 +184,7 @@ def as_argument(array: Any, shape: Shape, dtype: Any) -> Any:
     return array if array.dtype == dtype else array.astype(dtype)
 
 
-def _unchecked(run: Callable[..., Any], epilogues: Sequence[Epilogue]) -> Callable[..., Any]:
+def unchecked(run: Callable[..., Any], epilogues: Sequence[Epilogue]) -> Callable[..., Any]:
     """`run`, with JAX's checkers (jax_debug_nans, jax_debug_infs) applied only to the final results.
 
     If beta is 0, C may hold NaN that does not reach the results, and a check of each step would report it.

@@ -11,6 +11,7 @@ errors are those of `ragged_dot` (ragged/scaled_factors.py).
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.epilogue import Epilogue, finished
-from jax_vbgemm._src.matmul.call import Call, as_argument, bind, placed, with_windows
+from jax_vbgemm._src.matmul.call import Call, as_argument, bind, placed, unchecked, with_windows
 from jax_vbgemm._src.matmul.epilogues import with_epilogues
 from jax_vbgemm._src.matmul.factors import FactorTree, Flags, checked_sizes, flags_of, naming, paired, products
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation
@@ -81,7 +82,7 @@ def has_scaled(*trees: Any) -> bool:
     return any(is_scaled(leaf) for tree in trees for leaf in jax.tree.leaves(tree, is_leaf=is_scaled))
 
 
-def choose(product: Product, precision: Any, *, alone: bool) -> Choice:
+def choose(product: Product, precision: Any, implementation: str | None, *, alone: bool) -> Choice:
     """What multiplies a product. alone: it is the only one of its call."""
     lhs, rhs, flags, sizes, _ = product
     if not compat.is_static((*sizes.result, sizes.k)) or 0 in (*sizes.result, sizes.k):
@@ -92,21 +93,23 @@ def choose(product: Product, precision: Any, *, alone: bool) -> Choice:
             return Choice("wide", f"no kernel multiplies {lhs.dtype} by {rhs.dtype}")
         of_lhs, of_rhs = -2 if flags.transpose_a else -1, -1 if flags.transpose_b else -2
         if lhs.scales.shape[of_lhs] == rhs.scales.shape[of_rhs] == 1:
-            lacks = _why_not_narrow(product, precision) if alone else "all products are one call"
+            lacks = _why_not_narrow(product, precision, implementation) if alone else "all products are one call"
             if not lacks:
                 return Choice("narrow", "it is the only product of the call")
             if lhs.dtype == np.int8 and sizes.k > LONGEST_INT8:
                 return Choice("wide", f"int32 does not hold all sums of {sizes.k} products of int8")
             return Choice("sums", f"scales hold for all of K, and {lacks}")
         what = "scales change along K"
-    lacks = _why_not_narrow(product, precision)
+    lacks = _why_not_narrow(product, precision, implementation)
     return Choice("wide", f"{what}, and {lacks}") if lacks else Choice("narrow", what)
 
 
-def _why_not_narrow(product: Product, precision: Any) -> str | None:
+def _why_not_narrow(product: Product, precision: Any, implementation: str | None) -> str | None:
     """Why no kernel of `ragged_dot` multiplies the factors as they are on the device for which the program is traced;
     None where one does."""
     lhs, rhs, flags, sizes, preferred = product
+    if implementation == "xla":
+        return "the caller wants XLA's products"
     if flags.transpose_a or not flags.transpose_b or not is_scaled(rhs):
         return "kernels of 8 bits read lhs (m, k), and rhs, which is Scaled, (n, k) with transpose_b"
     batch = rhs.shape[:-2]
@@ -164,8 +167,9 @@ class Decision(NamedTuple):
 class _Decider:
     """Decides for the products of one call. An array that is a factor of several products is widened once."""
 
-    def __init__(self, name: str, preferred: Any, precision: Any, *, alone: bool) -> None:
-        self._name, self._preferred, self._precision, self._alone = name, preferred, precision, alone
+    def __init__(self, name: str, preferred: Any, precision: Any, implementation: str | None, *, alone: bool) -> None:
+        self._name, self._preferred, self._alone = name, preferred, alone
+        self._precision, self._implementation = precision, implementation
         self._widened: dict[tuple[int, Any], jax.Array] = {}
 
     def decision(self, names: tuple[str, str], lhs: Any, rhs: Any, flags: Flags, sizes: TermSizes) -> Decision:
@@ -178,7 +182,7 @@ class _Decider:
             other = 0 if is_scaled(rhs) else 1
             wide = dtype_beside_scaled(self._name, names[other], factors[other].dtype)
             dtype = wide if self._preferred is None else self._preferred
-        choice = choose(product, self._precision, alone=self._alone)
+        choice = choose(product, self._precision, self._implementation, alone=self._alone)
         if choice.how == "wide":
             factors = tuple(self._factor(x, wide) for x in (lhs, rhs))
             if not product.are_scaled:
@@ -207,7 +211,7 @@ def scaled_gemm(
     preferred = None if preferred is None else jax.dtypes.canonicalize_dtype(preferred)
     lhs, rhs = paired(name, _values_of(As), _values_of(Bs))
     flags = flags_of(name, lhs, rhs, transpose_a, transpose_b, symmetric)
-    decider = _Decider(name, preferred, precision, alone=len(flags) == 1)
+    decider = _Decider(name, preferred, precision, implementation, alone=len(flags) == 1)
     decisions: list[Decision | None] = []
     of_kernels = precision
     for index, (a, b) in enumerate(zip(_factors(name, As, lhs), _factors(name, Bs, rhs), strict=True)):
@@ -235,7 +239,8 @@ def scaled_gemm(
     dtypes = tuple(special[i].dtype if i in special else dtype for i, dtype in enumerate(call.dtypes))
     call = with_epilogues(call._replace(dtypes=dtypes), Cs, alpha, beta, bias, activation)
     call = with_windows(call, into)
-    return placed(call, _results(call, special, precision, planner, implementation))
+    run = partial(_results, call, special, precision, planner, implementation)
+    return placed(call, unchecked(run, call.epilogues)())
 
 
 def _values_of(tree: Any) -> Any:

@@ -43,9 +43,10 @@ def calls_of(device: DeviceSpec) -> CallCosts:
 # prediction 21.8 in place of 21.3. Small products with such a side are kernels of their own: a chain of block-sparse
 # tensors took 959 us with them in its calls and 1209 without, its gradient 3916 and 4626 (H200). A layer of
 # species-wise networks (FeNNol) gains 4 to 9 us by the prediction, and the whole program 1.1 to 1.2 times. The norm of
-# a 2 x 2 PEPS with bonds of 6 took 202 us with six calls and 152 without. Seconds for each array of a GPU's call, of
-# which XLA updates the address in a command buffer: estimated from one PEPS on an H100, whose eleven calls have 8900
-# arrays and whose program took 454 us. Without command buffers it is 0.19 us.
+# a 2 x 2 PEPS with bonds of 6 took 202 us with six calls and 152 without.
+
+# Seconds for each array of a GPU's call, of which XLA updates the address in a command buffer: estimated from one PEPS
+# on an H100, whose eleven calls have 8900 arrays and whose program took 454 us. Without command buffers it is 0.19 us.
 _ARRAY_OF_A_GPU = 0.05e-6
 
 

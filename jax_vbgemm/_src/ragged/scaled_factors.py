@@ -27,8 +27,9 @@ def checked(name: str, argument: str, x: Scaled) -> Scaled:
     """A Scaled of arrays; ValueError or TypeError where its parts do not fit each other, as after a transformation of
     its leaves."""
     values = x.values if isinstance(x.values, View) else as_array(name, f"{argument}.values", x.values)
+    scales = as_array(name, f"{argument}.scales", x.scales)
     try:
-        return Scaled(values, as_array(name, f"{argument}.scales", x.scales), x.block)
+        return Scaled(values, scales, x.block)
     except (ValueError, TypeError) as error:
         raise type(error)(f"{name}: {argument}: {error}") from None
 
@@ -61,10 +62,14 @@ def precision_of_scaled_product(
     both = all(isinstance(x, Scaled) and jnp.issubdtype(x.dtype, jnp.floating) for x in (lhs, rhs))
     if is_of_float8(precision) and not both:
         raise ValueError(
-            f"{name}: precision: {precision.name} is for two 8-bit floats, but {arguments[0]} is {lhs.dtype} and "
-            f"{arguments[1]} {rhs.dtype}"
+            f"{name}: precision: {precision.name} is for two Scaled 8-bit floats, but {arguments[0]} is "
+            f"{_written(lhs)} and {arguments[1]} {_written(rhs)}"
         )
     return accumulation_of_float8(precision) if both else (precision, False)
+
+
+def _written(x: Factor) -> str:
+    return f"{'Scaled ' if isinstance(x, Scaled) else ''}{x.dtype}"
 
 
 def is_narrow(lhs: Scaled, rhs: Scaled, transpose_rhs: bool) -> bool:
