@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from rich.table import Table
 
 from jax_vbgemm import irreps
 from options import commands, one_of
+from profiled import kernels
 from workloads import write_csv
 
 PROGRAMS = ("nequix", "mace")
@@ -112,23 +112,11 @@ def kernels_by_part(compiled: Any, args: Any, calls: int = 5) -> dict[str, tuple
     part = parts_of(compiled.as_text())
     us: Counter[str] = Counter()
     count: Counter[str] = Counter()
-    for _ in range(2):
-        jax.block_until_ready(compiled(*args))
-    with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            for _ in range(calls):
-                jax.block_until_ready(compiled(*args))
-        (file,) = Path(folder).rglob("*.xplane.pb")
-        data = jax.profiler.ProfileData.from_file(str(file))
-    for plane in data.planes:
-        for line in plane.lines:
-            if "/device:GPU" not in plane.name or not line.name.startswith("Stream"):
-                continue
-            for event in line.events:
-                name = str({key: value for key, value in event.stats if key}.get("hlo_op", event.name))
-                of = part.get(re.sub(r"\W", "_", name), REST)
-                us[of] += event.duration_ns / calls / 1e3
-                count[of] += 1
+    for event in kernels(compiled, *args, calls=calls):
+        name = str({key: value for key, value in event.stats if key}.get("hlo_op", event.name))
+        of = part.get(re.sub(r"\W", "_", name), REST)
+        us[of] += event.duration_ns / calls / 1e3
+        count[of] += 1
     return {of: (us[of], count[of] / calls) for of, _ in us.most_common()}
 
 

@@ -18,6 +18,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.mapped import merged_rows
 
 SLOTS = ("x", "m", "w", "out")
 Through = Callable[[jax.Array, jax.Array], jax.Array]
@@ -169,20 +170,9 @@ def _transpose(cotangent: Any, *operands: Any, slot: str, **params: Any) -> list
     return [value if i == place else None for i in range(3)]
 
 
-def _batch(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[jax.Array, int]:
-    (size,) = {x.shape[dim] for x, dim in zip(operands, dims, strict=True) if dim is not None}
-    moved = [
-        jnp.broadcast_to(x, (size, *x.shape)) if dim is None else jnp.moveaxis(compat.replicated(x), dim, 0)
-        for x, dim in zip(operands, dims, strict=True)
-    ]
-    rows = moved[0].shape[1]
-    flat = channelwise_p.bind(*(x.reshape(size * rows, x.shape[2]) for x in moved), **params)
-    return flat.reshape(size, rows, flat.shape[1]), 0
-
-
 ad.primitive_jvps[channelwise_p] = _jvp
 ad.primitive_transposes[channelwise_p] = _transpose
-batching.primitive_batchers[channelwise_p] = _batch
+batching.primitive_batchers[channelwise_p] = merged_rows(channelwise_p)
 compat.register_nan_check(channelwise_p)
 
 

@@ -25,6 +25,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.mapped import merged_rows
 
 Integers = np.ndarray[Any, np.dtype[np.int32]]
 ONE = -1  # in place of a component: the factor 1, where a monomial has fewer factors than the operand's power
@@ -224,20 +225,9 @@ def _transpose(cotangent: Any, *operands: Any, of: Monomials) -> list[Any]:
     return [value if i == place else None for i in range(len(operands))]
 
 
-def _batch(operands: Sequence[Any], dims: Sequence[Any], of: Monomials) -> tuple[jax.Array, int]:
-    (size,) = {x.shape[dim] for x, dim in zip(operands, dims, strict=True) if dim is not None}
-    moved = [
-        jnp.broadcast_to(x, (size, *x.shape)) if dim is None else jnp.moveaxis(x, dim, 0)
-        for x, dim in zip(operands, dims, strict=True)
-    ]
-    rows = moved[0].shape[1]
-    flat = sum_of_monomials_p.bind(*(x.reshape(size * rows, *x.shape[2:]) for x in moved), of=of)
-    return flat.reshape(size, rows, *flat.shape[1:]), 0
-
-
 ad.primitive_jvps[sum_of_monomials_p] = _jvp
 ad.primitive_transposes[sum_of_monomials_p] = _transpose
-batching.primitive_batchers[sum_of_monomials_p] = _batch
+batching.primitive_batchers[sum_of_monomials_p] = merged_rows(sum_of_monomials_p)
 compat.register_nan_check(sum_of_monomials_p)
 for _form, _platform in ((_values, None), (_on_cpu, "cpu")):
     mlir.register_lowering(sum_of_monomials_p, mlir.lower_fun(_form, multiple_results=False), platform=_platform)

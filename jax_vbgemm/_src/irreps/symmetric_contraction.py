@@ -15,6 +15,7 @@ from jax_vbgemm._src.irreps.monomials import ONE, Monomials, monomials, sum_of_m
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.util import compat
 from jax_vbgemm._src.util.arguments import as_array
+from jax_vbgemm._src.util.integers import is_integer
 
 NAME = "SymmetricContraction"
 
@@ -55,11 +56,14 @@ class SymmetricContraction:
     """
 
     def __init__(self, num_weights: int, dim_in: int, dim_out: int, terms: Iterable[Any]) -> None:
-        sizes = {"num_weights": num_weights, "dim_in": dim_in, "dim_out": dim_out}
-        self.num_weights, self.dim_in, self.dim_out = (_checked_size(*size) for size in sizes.items())
+        for what, size in {"num_weights": num_weights, "dim_in": dim_in, "dim_out": dim_out}.items():
+            if not is_integer(size):
+                raise TypeError(f"{NAME}: {what} is {size!r}: it must be an integer")
+            if size < 0:
+                raise ValueError(f"{NAME}: {what} is {size}: it must not be negative")
+        self.num_weights, self.dim_in, self.dim_out = bounds = int(num_weights), int(dim_in), int(dim_out)
         if not isinstance(terms, Iterable):
             raise TypeError(f"{NAME}: terms must be tuples (weight, components of x, component, coefficient)")
-        bounds = self.num_weights, self.dim_in, self.dim_out
         checked = [_checked(number, term, bounds) for number, term in enumerate(terms)]
         self.degree = max([1, *(len(factors) for _, factors, _, _ in checked)])
         products: dict[Any, int] = {}
@@ -153,16 +157,6 @@ def _rows_of(indices: jax.Array, leading: tuple[int, ...], rows: int) -> jax.Arr
     if indices.shape != leading:
         raise ValueError(f"{NAME}: indices are {indices.shape}: they must be {leading}, as x's leading axes")
     return indices.reshape(rows)
-
-
-def _checked_size(what: str, size: Any) -> int:
-    try:
-        checked = operator.index(size)
-    except TypeError:
-        raise TypeError(f"{NAME}: {what} is {size!r}: it must be an integer") from None
-    if checked < 0:
-        raise ValueError(f"{NAME}: {what} is {checked}: it must not be negative")
-    return checked
 
 
 def _checked(number: int, term: Any, sizes: tuple[int, int, int]) -> tuple[int, list[int], int, float]:

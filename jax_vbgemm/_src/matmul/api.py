@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -97,30 +97,10 @@ def batched_matmul(
       >>> queries.shape, values.shape
       ((4, 10, 3), (4, 10, 9))
     """
-    if has_scaled(As, Bs):
-        return scaled_gemm(
-            "batched_matmul",
-            As,
-            Bs,
-            transpose_a=transpose_a,
-            transpose_b=transpose_b,
-            symmetric=symmetric,
-            into=into,
-            precision=precision,
-            preferred=preferred_element_type,
-            planner=planner,
-            implementation=implementation,
-        )
-    call = products(
-        "batched_matmul",
-        *paired("batched_matmul", As, Bs),
-        transpose_a=transpose_a,
-        transpose_b=transpose_b,
-        symmetric=symmetric,
-        precision=precision,
-        preferred=preferred_element_type,
-    )
-    return bind(with_windows(call, into), planner, implementation)
+    return _gemm(
+        "batched_matmul", As, Bs, {}, into, planner, implementation, transpose_a=transpose_a, transpose_b=transpose_b,
+        symmetric=symmetric, precision=precision, preferred=preferred_element_type,
+    )  # fmt: skip
 
 
 def batched_gemm(
@@ -183,35 +163,25 @@ def batched_gemm(
       >>> [C.tolist() for C in vb.batched_gemm(As, Bs, bias=biases, activation="relu")]
       [[[0.0, 4.0], [0.0, 4.0]], [[2.0]]]
     """
+    epilogue = {"Cs": Cs, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation}
+    return _gemm(
+        "batched_gemm", As, Bs, epilogue, into, planner, implementation, transpose_a=transpose_a,
+        transpose_b=transpose_b, symmetric=symmetric, precision=precision, preferred=preferred_element_type,
+    )  # fmt: skip
+
+
+def _gemm(
+    name: str, As: Any, Bs: Any, epilogue: Mapping[str, Any], into: Any, planner: AnyPlanner,
+    implementation: str | None, **of_products: Any,
+) -> Any:  # fmt: skip
+    """The results of a function of this name. epilogue: the arguments of `with_epilogues`, or none."""
     if has_scaled(As, Bs):
         return scaled_gemm(
-            "batched_gemm",
-            As,
-            Bs,
-            Cs,
-            alpha=alpha,
-            beta=beta,
-            bias=bias,
-            activation=activation,
-            transpose_a=transpose_a,
-            transpose_b=transpose_b,
-            symmetric=symmetric,
-            into=into,
-            precision=precision,
-            preferred=preferred_element_type,
-            planner=planner,
-            implementation=implementation,
+            name, As, Bs, into=into, planner=planner, implementation=implementation, **of_products, **epilogue
         )
-    call = products(
-        "batched_gemm",
-        *paired("batched_gemm", As, Bs),
-        transpose_a=transpose_a,
-        transpose_b=transpose_b,
-        symmetric=symmetric,
-        precision=precision,
-        preferred=preferred_element_type,
-    )
-    call = with_epilogues(call, Cs, alpha, beta, bias, activation)
+    call = products(name, *paired(name, As, Bs), **of_products)
+    if epilogue:
+        call = with_epilogues(call, **epilogue)
     return bind(with_windows(call, into), planner, implementation)
 
 

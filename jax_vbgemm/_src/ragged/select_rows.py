@@ -26,6 +26,7 @@ from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.util import compat
+from jax_vbgemm._src.util.mapped import in_front
 
 LEAST_BYTES = 2**23
 """Of a result that the kernel writes: the smallest one measured (H200, 69eccb5: 5.4 us by XLA, 3.4 by the kernel)."""
@@ -143,11 +144,7 @@ def _transpose(cotangents: Sequence[Any], index: jax.Array, back: jax.Array, x: 
 
 
 def _batch(operands: Sequence[Any], dims: Sequence[Any], *, fills: bool) -> tuple[list[jax.Array], list[int]]:
-    (size,) = {x.shape[dim] for x, dim in zip(operands, dims, strict=True) if dim is not None}
-    index, back, x = (
-        jnp.broadcast_to(x, (size, *x.shape)) if dim is None else jnp.moveaxis(compat.replicated(x), dim, 0)
-        for x, dim in zip(operands, dims, strict=True)
-    )
+    _, (index, back, x) = in_front(operands, dims)
     return [select_rows(x, index, back, fills=fills)], [0]
 
 
