@@ -33,9 +33,7 @@ def without_init(package: str) -> None:
     spec = importlib.util.find_spec(package)
     if spec is None:
         raise ImportError(f"{package} is not installed")
-    module = types.ModuleType(package)
-    module.__path__ = list(spec.submodule_search_locations or ())
-    sys.modules[package] = module
+    sys.modules[package] = importlib.util.module_from_spec(spec)  # which is not executed
 
 
 def nequix(size: str) -> list[Case]:
