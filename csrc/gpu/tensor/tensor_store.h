@@ -265,6 +265,55 @@ __device__ inline void store_planes(const ResolvedTile<T>& place, Sum* planes) {
   }
 }
 
+// Whether results go from registers to C: those of 2-byte types, unless warps have to add their K slices or have too few columns.
+template <class Traits>
+inline constexpr bool kStoresFromRegisters = sizeof(typename Traits::T) == 2 && Traits::kSplit == 1 && Traits::kBlocksN % 4 == 0;
+
+// Exchanges values so that the lanes that differ in the bit kDistance hold two rows of a matrix where they held two columns.
+template <int kDistance>
+__device__ inline void transpose_pair(uint32_t& first, uint32_t& second, int lane) {
+  const bool upper = lane & kDistance;
+  uint32_t other = upper ? first : second;
+  shfl_xor<kDistance>(other);
+  if (upper) {
+    first = other;
+  } else {
+    second = other;
+  }
+}
+
+// Stores the sums, rounded to T, in 16-byte vectors. The accumulators of four MMAs are 4 x 4 pairs of adjacent columns in each row, a
+// column of which belongs to one lane; transposed among the row's four lanes, they are one vector a lane. This takes no barrier and no
+// shared memory, which takes 500 cycles longer for 64 x 64 results (docs/design/latency.md, L17).
+template <class Traits, class T>
+__device__ inline void store_from_registers(const ResolvedTile<T>& place, const Sums<Traits>& sums) {
+  static_assert(Traits::kRowInterleave == 1 && Traits::kColInterleave == 1 && !Traits::kTransposed);
+  const WarpPosition<Traits> wave(thread_index() / kLanes);
+  const int lane = thread_index() % kLanes, row = wave.row + lane / 4, col = wave.col + lane % 4 * 8;
+  const int rows = place.rows - row, cols = place.cols - col;
+  const int64_t step = 8 * place.matrix[kC].row_stride;
+  T* to = place.matrix[kC].template at<T>(row, col);
+#pragma unroll
+  for (int half = 0; half < 2 * Traits::kBlocksM; ++half, to += step) {
+#pragma unroll
+    for (int j = 0; j < Traits::kBlocksN; j += 4) {
+      uint32_t pairs[4];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        Vector<T, 2> pair;
+        narrow(sums[half / 2][j + n][half % 2 * 2], pair.element[0]);
+        narrow(sums[half / 2][j + n][half % 2 * 2 + 1], pair.element[1]);
+        std::memcpy(&pairs[n], &pair, sizeof pair);
+      }
+      transpose_pair<1>(pairs[0], pairs[1], lane);
+      transpose_pair<1>(pairs[2], pairs[3], lane);
+      transpose_pair<2>(pairs[0], pairs[2], lane);
+      transpose_pair<2>(pairs[1], pairs[3], lane);
+      store_bytes_if<16>(8 * half < rows && 8 * j < cols, to + 8 * j, pairs);
+    }
+  }
+}
+
 // Whether a tile's sums are only rounded to T and stored in whole vectors. It has no branches.
 template <int kVector, class T>
 __device__ inline bool is_stored_in_vectors(const ResolvedTile<T>& place) {
@@ -277,6 +326,14 @@ __device__ inline bool is_stored_in_vectors(const ResolvedTile<T>& place) {
 // Stores a tile's sums, using the operands' shared memory.
 template <class Traits, class T>
 __device__ inline void store_sums(const ResolvedTile<T>& place, const Sums<Traits>& sums, T* shared) {
+  // The common cases come first and end the thread block, because a jump over the other code costs an instruction fetch.
+  if constexpr (kStoresFromRegisters<Traits>) {
+    if (is_stored_in_vectors<8>(place)) {
+      store_from_registers<Traits>(place, sums);
+      leave_after_last(place);
+      return;
+    }
+  }
   typename Traits::Sum* const planes = reinterpret_cast<typename Traits::Sum*>(shared);
   block_barrier();  // all threads have read the last step's operands
   if constexpr (Traits::kTransposed) {
@@ -285,7 +342,6 @@ __device__ inline void store_sums(const ResolvedTile<T>& place, const Sums<Trait
     keep_sums<Traits>(sums, planes);
   }
   block_barrier();  // all sums have been written
-  // The common case comes first and ends the thread block, because a jump over the other code costs an instruction fetch.
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(typename Traits::Sum));
   if (sizeof(T) > 1 && is_stored_in_vectors<kVector>(place)) {
     store_planes_by<T, kVector, Traits>(place, planes, Traits::kSplit);
