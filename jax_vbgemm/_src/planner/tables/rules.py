@@ -77,6 +77,8 @@ class RaggedRules:
       kernel. With less, they take them in turn: some of them may end later, but there is no memset.
     gathered_columns: up to this many columns of a matrix, the kernel reads rows by index; each column of tiles reads
       them again, so that with more columns a copy of the rows before the kernel is faster.
+    rates: FLOP/s of 8-bit arithmetics ("int8", "float8") while all multiprocessors have a tile. product_seconds: of a
+      product in a program, besides. They say whether a product of a list of 8-bit factors is faster by itself.
     """
 
     few_rows: int
@@ -84,6 +86,8 @@ class RaggedRules:
     paired_k: float
     counted_flop: float
     gathered_columns: int
+    rates: tuple[tuple[str, float], ...]
+    product_seconds: float
 
 
 @dataclass(frozen=True)
