@@ -273,6 +273,30 @@ MEASURED = {
 }  # fmt: skip
 
 
+# The same of 16 rows of bfloat16 and (n, n) weights of int8, and the number of products.
+MEASURED_WEIGHTS = {(8, 256): (19, 72), (8, 1024): (32, 118), (32, 1024): (119, 455), (8, 4096): (255, 316)}
+
+
+def test_lists_of_weights_alone_are_one_call():
+    device = device_spec("h200")
+    flags = Flags(False, True, False)
+    with vb.target(device):
+        for (count, n), (in_call, alone) in MEASURED_WEIGHTS.items():
+            assert in_call < alone
+            x = jax.ShapeDtypeStruct((16, n), jnp.bfloat16)
+            weights = [square(n, "int8", ((1, -1), (1, -1))).rhs for _ in range(count)]
+            products = [Product(x, w, flags, checked_sizes(x, w, flags), None) for w in weights]
+            assert {found.how for found in choose(products, None, None)} == {"wide"}
+            assert choose(products[:1], None, None)[0].how == "narrow"
+            one = plan.Product(False, True, False, 16, n, n, 1, 1, 16, "int8")
+            assert 0.7 < count * 1e6 * predicted_seconds("bfloat16", device, one) / alone < 1.4
+        # Many groups fill the device: they are faster by themselves than widened in memory.
+        x, w = jax.ShapeDtypeStruct((128, 2, 2048), jnp.bfloat16), jax.ShapeDtypeStruct((128, 1536, 2048), np.int8)
+        w = vb.Scaled(w, jax.ShapeDtypeStruct((128, 1536, 1), np.float32), (1, 2048))
+        products = [Product(x, w, flags, checked_sizes(x, w, flags), None) for _ in range(2)]
+        assert {found.how for found in choose(products, None, None)} == {"narrow"}
+
+
 @pytest.mark.parametrize("case", MEASURED, ids=str)
 def test_the_faster_way_is_chosen_for_each_size(case):
     """Also where products of all sizes are one call: each kind of scales has one batch."""

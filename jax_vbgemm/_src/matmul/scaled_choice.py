@@ -90,8 +90,9 @@ def choose(
         if ragged is None:
             continue
         kind = kind_on(device.platform, _dtypes(product), precision)
-        seconds = predicted_seconds(kind, device, ragged) if product.are_scaled else None
-        if seconds is not None:
+        seconds = predicted_seconds(kind, device, ragged)
+        # A single product of weights alone was measured to be faster by itself, whatever the prediction.
+        if seconds is not None and (product.are_scaled or len(products) > 1):
             alone[index] = seconds
         elif batch.how == "wide" or len(products) == 1:
             found[index] = Choice("narrow", batch.why)
@@ -170,10 +171,17 @@ def _problem(product: Product) -> Problem:
     return Problem(sizes.m, sizes.n, sizes.k, batch, transpose_a=flags.transpose_a, transpose_b=flags.transpose_b)
 
 
+def _wide_dtype(product: Product) -> Any:
+    """The dtype to which factors are widened."""
+    if product.are_scaled:
+        return np.dtype(np.float32)
+    return np.dtype(product.lhs.dtype if is_scaled(product.rhs) else product.rhs.dtype)
+
+
 def _kind_in_batch(product: Product, choice: Choice, precision: Any, device: DeviceSpec) -> str:
-    """The arithmetic of two Scaled factors as a part of the call."""
+    """The arithmetic of a product as a part of the call."""
     name = precision_name(accumulation_of_float8(precision)[0])
-    lhs, rhs = _dtypes(product) if choice.how == "sums" else (np.dtype(np.float32),) * 2
+    lhs, rhs = _dtypes(product) if choice.how == "sums" else (_wide_dtype(product),) * 2
     return kind_of(lhs.name, name, device, rhs.name)
 
 
@@ -182,17 +190,18 @@ def _seconds_beside(products: Sequence[Product], choices: Sequence[Choice], devi
     bandwidth = dots_of(device).bandwidth
     widened: set[int] = set()
 
-    def pass_over(elements: float, itemsize: int) -> float:
-        """Between `itemsize` bytes and float32 or int32."""
-        return device.launch_seconds + elements * (itemsize + 4) / bandwidth
+    def pass_over(shape: Sequence[int], bytes_read: int, bytes_written: int) -> float:
+        return device.launch_seconds + float(math.prod(shape)) * (bytes_read + bytes_written) / bandwidth
 
     def seconds(product: Product, choice: Choice) -> float:
-        result = 2 if product.preferred is None else np.dtype(product.preferred).itemsize
-        total = pass_over(math.prod(product.sizes.result), result)
+        total = 0.0
+        if product.are_scaled:  # of sums in float32 or int32
+            result = 2 if product.preferred is None else np.dtype(product.preferred).itemsize
+            total += pass_over(product.sizes.result, 4, result)
         for x in (product.lhs, product.rhs):
-            if choice.how == "wide" and id(x) not in widened:
+            if choice.how == "wide" and is_scaled(x) and id(x) not in widened:
                 widened.add(id(x))
-                total += pass_over(math.prod(x.shape), 1)
+                total += pass_over(x.shape, 1, _wide_dtype(product).itemsize)
         return total
 
     return [seconds(product, choice) for product, choice in zip(products, choices, strict=True)]
