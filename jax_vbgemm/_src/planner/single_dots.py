@@ -45,8 +45,8 @@ def calls_of(device: DeviceSpec) -> CallCosts:
 # species-wise networks (FeNNol) gains 4 to 9 us by the prediction, and the whole program 1.1 to 1.2 times. The norm of
 # a 2 x 2 PEPS with bonds of 6 took 202 us with six calls and 152 without.
 
-# Seconds for each array of a GPU's call, of which XLA updates the address in a command buffer: estimated from one PEPS
-# on an H100, whose eleven calls have 8900 arrays and whose program took 454 us. Without command buffers it is 0.19 us.
+# Seconds in which XLA writes the address of one array into the command buffer of a call on a GPU, estimated from a PEPS
+# on an H100: eleven calls with 8900 arrays, 454 us for the program. Without command buffers an array takes 0.19 us.
 _ARRAY_OF_A_GPU = 0.05e-6
 
 
