@@ -57,7 +57,8 @@ def divided(
         stack_of(whole_shape(x.shape, axis, axes), x.dtype, axis, sent) for x, axis in zip(arrays, held, strict=True)
     ]
     kept = {index for index, stack in enumerate(stacks) if stack.axis == -3}
-    rounds = in_rounds([x.count for x in stacks], [x.kind for x in stacks], seconds, axes.size, kept)
+    sliced = any(stack.axis in (-1, -2) for stack in stacks)
+    rounds = in_rounds([x.count for x in stacks], [x.kind for x in stacks], seconds, axes.size, kept, sliced)
     pays = any(axis is not None for axis in held) or saved_seconds(rounds, seconds) >= least_saved
 
     def on_device(arrays: Sequence[jax.Array], extras: Any) -> list[jax.Array]:
@@ -74,9 +75,12 @@ def divided(
         layouts = [_layouts(this_round, stacks) for this_round in rounds]
         received = [[layout.received(arrays, axes.names) for layout in this_round] for this_round in layouts]
         sent: tuple[Sequence[Layout], Sequence[Any]] = (), ()
+        waited: list[jax.Array] = []
         for this_round, round_layouts, operands in zip(rounds, layouts, received, strict=True):
+            # Otherwise XLA might wait for the operands of this round before it computes the previous one, and for the
+            # previous round's results before it computes this one.
+            operands = jax.tree.map(lambda rows, waited=waited: after(rows, waited), operands)
             outgoing = _computed(function, this_round, round_layouts, arrays, operands, extras, axes)
-            # Otherwise XLA might use the previous round's results, and wait for them, before it computes this round's.
             waited = jax.tree.leaves(outgoing)
             _collect(sent[0], jax.tree.map(lambda rows, waited=waited: after(rows, waited), sent[1]), found)
             pairs = zip(round_layouts, outgoing, strict=True)
@@ -125,7 +129,7 @@ def _computed(
     ) -> list[Any]:
         round_layouts = zip(layouts, received, strict=True)
         parts = [x for layout, operands in round_layouts for x in layout.parts(arrays, operands, device, index)]
-        places = [layout.places(device or 0) for layout in layouts]
+        places = [layout.places(operands, device or 0) for layout, operands in zip(layouts, received, strict=True)]
         into = [view for _, views in places for view in views]
         dtypes = [layout.result for layout in layouts for _ in layout.shares[device or 0]]
         values = iter(function(parts, indices, extras, into, dtypes))

@@ -10,8 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.many_devices.specs import names_of
-from jax_vbgemm._src.util.mesh_axes import MeshAxes
+from jax_vbgemm._src.util.mesh_axes import MeshAxes, names_of
 
 
 @dataclass(frozen=True)
