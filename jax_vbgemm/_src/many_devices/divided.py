@@ -127,9 +127,10 @@ def _computed(
     def filled(
         device: int | None, arrays: Sequence[jax.Array], received: Sequence[Any], indices: Any, extras: Any
     ) -> list[Any]:
-        round_layouts = zip(layouts, received, strict=True)
-        parts = [x for layout, operands in round_layouts for x in layout.parts(arrays, operands, device, index)]
-        places = [layout.places(operands, device or 0) for layout, operands in zip(layouts, received, strict=True)]
+        opened = [layout.opened(rows, device or 0) for layout, rows in zip(layouts, received, strict=True)]
+        pairs = list(zip(layouts, opened, strict=True))
+        parts = [x for layout, operands in pairs for x in layout.parts(arrays, operands, device, index)]
+        places = [layout.places(operands, device or 0) for layout, operands in pairs]
         into = [view for _, views in places for view in views]
         dtypes = [layout.result for layout in layouts for _ in layout.shares[device or 0]]
         values = iter(function(parts, indices, extras, into, dtypes))

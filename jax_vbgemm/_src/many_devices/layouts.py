@@ -47,13 +47,16 @@ class Layout:
         """The operands that devices send each other before the round."""
         del arrays, names
 
-    def parts(
-        self, arrays: Sequence[jax.Array], received: Any, device: int | None, index: jax.Array
-    ) -> list[jax.Array]:
+    def opened(self, received: Any, device: int) -> Any:
+        """What the device has received, in the order of its own memory."""
+        del device
+        return received
+
+    def parts(self, arrays: Sequence[jax.Array], opened: Any, device: int | None, index: jax.Array) -> list[jax.Array]:
         """The matrices of a device's pieces."""
         raise NotImplementedError
 
-    def places(self, received: Any, device: int) -> tuple[Any, list[View | None]]:
+    def places(self, opened: Any, device: int) -> tuple[Any, list[View | None]]:
         """Buffers for the results, whose values don't matter, and the position of each result in one of them."""
         return None, [None] * len(self.shares[device])
 
@@ -77,9 +80,7 @@ class Layers(Layout):
         super().__init__(shares, stacks)
         self.counts = {p.array: stacks[p.array].shape[0] // len(shares) for p in shares[0]}  # of one device
 
-    def parts(
-        self, arrays: Sequence[jax.Array], received: Any, device: int | None, index: jax.Array
-    ) -> list[jax.Array]:
+    def parts(self, arrays: Sequence[jax.Array], opened: Any, device: int | None, index: jax.Array) -> list[jax.Array]:
         found = []
         for piece in self.shares[device or 0]:
             start = piece.start % self.counts[piece.array]
@@ -133,23 +134,32 @@ class Slices(Layout):
                 rows = jax.lax.dynamic_update_slice(rows, _piece_values(arrays[piece.array], piece).ravel(), (start,))
         return _exchanged(rows.reshape(self.devices, self.length), names)
 
+    def opened(self, received: jax.Array, device: int) -> list[jax.Array]:
+        found = []
+        for shape, group in self.groups[device].items():
+            sizes = list(shape)
+            sizes[self.side] //= self.devices
+            rows = received[:, group.start : group.start + group.count * math.prod(sizes)]
+            slices = rows.reshape(self.devices, group.count, *sizes)
+            found.append(jnp.moveaxis(slices, 0, self.side - 1).reshape(group.count, *shape))
+        # Otherwise XLA would transpose each matrix by itself.
+        return list(jax.lax.optimization_barrier(found))
+
     def parts(
-        self, arrays: Sequence[jax.Array], received: jax.Array, device: int | None, index: jax.Array
+        self, arrays: Sequence[jax.Array], opened: list[jax.Array], device: int | None, index: jax.Array
     ) -> list[jax.Array]:
         found = {}
-        for shape, group in self.groups[device or 0].items():
-            matrices = self._matrices(received, shape, group)
+        for matrices, group in zip(opened, self.groups[device or 0].values(), strict=True):
             for piece, first in group.first.items():
                 stacked = matrices[first : first + piece.stop - piece.start]
                 found[piece] = stacked.reshape(self.shapes[piece])
         return [found[piece] for piece in self.shares[device or 0]]
 
-    def places(self, received: jax.Array, device: int) -> tuple[list[jax.Array], list[View | None]]:
+    def places(self, opened: list[jax.Array], device: int) -> tuple[list[jax.Array], list[View | None]]:
         buffers, views = [], {}
-        for shape, group in self.groups[device].items():
+        for matrices, (shape, group) in zip(opened, self.groups[device].items(), strict=True):
             # The operands' memory, which the last product may overwrite, or that of zeros if it has another size.
-            reused = self.result == self.dtype
-            buffer = self._matrices(received, shape, group) if reused else jnp.zeros((group.count, *shape), self.result)
+            buffer = matrices if self.result == self.dtype else jnp.zeros(matrices.shape, self.result)
             buffers.append(buffer.ravel())
             for piece, first in group.first.items():
                 views[piece] = View(buffers[-1], self.shapes[piece], offset=first * math.prod(shape))
@@ -180,14 +190,6 @@ class Slices(Layout):
                 shape[self.side] //= self.devices
                 start = self.starts[piece]
                 yield piece, rows[device, start : start + math.prod(shape)].reshape(shape)
-
-    def _matrices(self, received: jax.Array, shape: tuple[int, ...], group: _Group) -> jax.Array:
-        """The matrices of a group, (count, m, n), from their slices."""
-        sizes = list(shape)
-        sizes[self.side] //= self.devices
-        rows = received[:, group.start : group.start + group.count * math.prod(sizes)]
-        slices = rows.reshape(self.devices, group.count, *sizes)
-        return jnp.moveaxis(slices, 0, self.side - 1).reshape(group.count, *shape)
 
 
 @dataclass
@@ -226,14 +228,12 @@ class Copies(Layout):
             for piece, start in zip(share, _starts([sizes[p] for p in share]), strict=True):
                 self.starts[piece] = first + start
 
-    def parts(
-        self, arrays: Sequence[jax.Array], received: Any, device: int | None, index: jax.Array
-    ) -> list[jax.Array]:
+    def parts(self, arrays: Sequence[jax.Array], opened: Any, device: int | None, index: jax.Array) -> list[jax.Array]:
         if device is None:
             return [_selected(pieces, arrays, index) for pieces in zip(*self.shares, strict=True)]
         return [_piece_values(arrays[p.array], p) for p in self.shares[device]]
 
-    def places(self, received: Any, device: int) -> tuple[jax.Array, list[View | None]]:
+    def places(self, opened: Any, device: int) -> tuple[jax.Array, list[View | None]]:
         buffer = jnp.zeros(self.length, self.result)
         return buffer, [View(buffer, self.shapes[p], offset=self.starts[p]) for p in self.shares[device]]
 

@@ -72,11 +72,10 @@ def in_rounds(
         shares = partition(left, seconds, devices)
         rounds.append(Round(tuple(tuple(last[p.array].part(p.start, p.stop) for p in x) for x in shares), False))
     divisor = _SECOND_PART_OF_SLICES if sliced else _SECOND_PART
-    *first, second = partition(lengths, costs, divisor if total >= 2 * _SECONDS_OF_ROUND else 1)
-    for parts in (_united(first), second):
-        if parts:
-            slot_pieces = [[piece.part(p.start, p.stop) for piece in slots[p.array]] for p in parts]
-            rounds.append(Round(tuple(zip(*slot_pieces, strict=True)), True))
+    shares = [x for x in partition(lengths, costs, divisor if total >= 2 * _SECONDS_OF_ROUND else 1) if x]
+    for parts in filter(None, (_united(shares[:-1]), *shares[-1:])):
+        slot_pieces = [[piece.part(p.start, p.stop) for piece in slots[p.array]] for p in parts]
+        rounds.append(Round(tuple(zip(*slot_pieces, strict=True)), True))
     return rounds
 
 

@@ -40,16 +40,19 @@ def on_parts(
       axes: axes of the mesh, or None.
 
     Returns:
-      The function's results; None in place of the sums where devices hold parts of arrays.
+      The function's results; None in place of the sums where devices hold parts of arrays, and where XLA would have to
+      compute the sums by a pass of their own.
     """
     specs = [_spec(x, spec) for x, spec in zip(arrays[0], specs, strict=True)]
-    inside = axes is None or axes.free != frozenset(axes.mesh.axis_names)  # of an enclosing shard_map
-    if axes is None or inside or axes.mesh.size == 1 or not specs:
+    if axes is None or axes.mesh.size == 1 or not specs:
         return function(*arrays, numbers)
+    whole = not any(names_of(entry) for spec in specs if spec is not None for entry in spec)
+    inside = axes.free != frozenset(axes.mesh.axis_names)  # a shard_map
     is_large = sum(x.nbytes for x in arrays[0]) > _MEAN_BYTES * len(specs)
-    if is_large or not all(_fits(x, spec, axes.mesh) for x, spec in zip(arrays[0], specs, strict=True)):
-        return function(*arrays, numbers)
-    whole = not any(names_of(entry) for spec in specs for entry in spec)
+    fits = all(_fits(x, spec, axes.mesh) for x, spec in zip(arrays[0], specs, strict=True))
+    if inside or is_large or not fits:
+        *lists, sums = function(*arrays, numbers)
+        return *lists, sums if inside and whole else None
 
     leaves = jax.tree.leaves(numbers)
     structure: Any = jax.tree.structure(numbers)

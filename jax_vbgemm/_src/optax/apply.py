@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax_vbgemm._src.elementwise.addition import add_scaled
 from jax_vbgemm._src.many_devices.parts import on_parts
 from jax_vbgemm._src.many_devices.specs import specs_of
+from jax_vbgemm._src.many_devices.stack import check_spec
 from jax_vbgemm._src.util.mesh_axes import MeshAxes, mesh_axes
 from jax_vbgemm._src.util.structure import difference, is_none, path_of
 
@@ -63,9 +64,16 @@ def _placement(params: Any, leaves: Sequence[Any], mesh: Any, shardings: Any) ->
     ambient = jax.sharding.get_abstract_mesh()
     if shardings is None or ambient.manual_axes:
         return None, [None] * len(leaves)
-    axes = mesh_axes("apply_updates", (ambient if mesh is None else mesh).axis_names, mesh)
-    specs = iter(specs_of("apply_updates", shardings, params, axes))
-    return axes, [None if p is None else next(specs) for p in leaves]
+    if mesh is None and ambient.empty:
+        raise ValueError("apply_updates: shardings without a mesh: pass it as mesh, or use jax.set_mesh")
+    axes = mesh_axes("apply_updates", tuple((ambient if mesh is None else mesh).axis_names), mesh)
+    given = iter(specs_of("apply_updates", shardings, params, axes))
+    specs = [None if p is None else next(given) for p in leaves]
+    for index, (p, spec) in enumerate(zip(leaves, specs, strict=True)):
+        if spec is not None:
+            where = "apply_updates: params" + path_of(jax.tree.structure(params, is_leaf=is_none), index)
+            check_spec(where, jnp.shape(p), spec, axes)
+    return axes, specs
 
 
 def _sum(structure: Any, index: int, p: Any, u: Any) -> jax.Array:

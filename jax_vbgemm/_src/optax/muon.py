@@ -364,7 +364,11 @@ def muon(
         matrix_transform = optax.chain(*parts)
     else:
         matrix_transform = folded(
-            parts, partition.shape_factors(consistent_rms), weight_decay, weight_decay_mask, learning_rate,
+            parts,
+            partition.shape_factors(consistent_rms),
+            weight_decay,
+            weight_decay_mask,
+            learning_rate,
             placement,
         )
     other_transform = optax.adamw(
