@@ -15,7 +15,7 @@ from jax_vbgemm._src.many_devices import parts as parts_module
 
 pytest.importorskip("optax")
 
-from jax_vbgemm.optax import apply_updates, muon  # noqa: E402
+from jax_vbgemm.optax import apply_updates, muon
 
 pytestmark = pytest.mark.multidevice(4)
 

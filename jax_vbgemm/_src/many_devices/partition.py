@@ -11,9 +11,9 @@ from typing import NamedTuple
 _PIECES_PER_DEVICE = 8
 
 # Results are distributed in two rounds, so that the first one is sent while the second one is computed. More rounds are
-# smaller batches, and each costs a collective for each dtype: on H200s three rounds are slower than two, and with a step
-# of less than twice the time below, as predicted, so are two (docs/design/jax.md, J10). Nothing is computed while the
-# second round is sent: it has this part of the work.
+# smaller batches, and each costs a collective for each dtype: on H200s three rounds are slower than two, and with a
+# step of less than twice the time below, as predicted, so are two (docs/design/jax.md, J10). No products are computed
+# while the second round is sent: it has this part of the work.
 _SECONDS_OF_ROUND = 2e-4
 _SECOND_PART = 4
 _SECOND_PART_OF_SLICES = 2  # devices also wait for the slices of the first round's matrices, so that rounds are equal
@@ -72,8 +72,8 @@ def in_rounds(
         shares = partition(left, seconds, devices)
         rounds.append(Round(tuple(tuple(last[p.array].part(p.start, p.stop) for p in x) for x in shares), False))
     divisor = _SECOND_PART_OF_SLICES if sliced else _SECOND_PART
-    shares = [x for x in partition(lengths, costs, divisor if total >= 2 * _SECONDS_OF_ROUND else 1) if x]
-    for parts in filter(None, (_united(shares[:-1]), *shares[-1:])):
+    equal = [x for x in partition(lengths, costs, divisor if total >= 2 * _SECONDS_OF_ROUND else 1) if x]
+    for parts in filter(None, (_united(equal[:-1]), *equal[-1:])):
         slot_pieces = [[piece.part(p.start, p.stop) for piece in slots[p.array]] for p in parts]
         rounds.append(Round(tuple(zip(*slot_pieces, strict=True)), True))
     return rounds

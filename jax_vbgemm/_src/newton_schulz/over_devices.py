@@ -34,8 +34,8 @@ def over_devices(
     """The results for the leaves, each matrix treated by one device.
 
     orthogonalized: (leaves, scales, norms, coeffs, steps, eps, into, results) -> results, of which `options` has the
-    second to the sixth; scales and norms have one entry for each leaf, or are None. specs: the PartitionSpec of each leaf, or None. written: the name of a leaf in messages. dtype: that of
-    the iterates, or None.
+    second to the sixth; scales and norms have one entry for each leaf, or are None. specs: the PartitionSpec of each
+    leaf, or None. written: the name of a leaf in messages. dtype: that of the iterates, or None.
     """
     for index, leaf in enumerate(leaves):
         if not compat.is_static(leaf.shape):

@@ -26,8 +26,9 @@ def folded(
     """optax.chain(*parts) with the same state; the parts are Muon, scaling by shape, weight decay and the learning
     rate.
 
-    shape_factors: one number for each leaf. placement: of the leaves. The chain itself is used where folding is not possible: where the dtype of
-    a factor would change that of the leaves, and where weight decay is not one number known at trace time.
+    shape_factors: one number for each leaf. placement: of the leaves. The chain itself is used where folding is not
+    possible: where the dtype of a factor would change that of the leaves, and where weight decay is not one number
+    known at trace time.
     """
     chain = optax.chain(*parts)
     by_muon, _, _, by_rate = parts
