@@ -19,17 +19,6 @@ def test_every_matrix_has_one_device(stacks, devices):
     assert all(len({p.array for p in share}) == len(share) for share in shares)
 
 
-@pytest.mark.parametrize(("sliced", "lengths"), [(False, [18, 6]), (True, [12, 12])])
-def test_the_second_round_is_short(sliced, lengths):
-    """It is sent while nothing is computed; matrices that are sent before a round, too, are in equal rounds."""
-    arguments = [1] * 48, ["kind"] * 48, [1e-4] * 48, 2
-    assert [len(this_round.shares[0]) for this_round in in_rounds(*arguments, sliced=sliced)] == lengths
-    stacks = in_rounds([48], [None], [1e-4], 2, sliced=sliced)
-    assert [sum(p.stop - p.start for p in this_round.shares[1]) for this_round in stacks] == lengths
-    assert all(len(this_round.shares[1]) == 1 for this_round in stacks)
-    assert len(in_rounds([1] * 48, ["kind"] * 48, [1e-6] * 48, 2)) == 1
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.sampled_from([0.0, 1e-5, 1.0])), max_size=12),
     st.integers(0, 3),

@@ -57,8 +57,7 @@ def divided(
         stack_of(whole_shape(x.shape, axis, axes), x.dtype, axis, sent) for x, axis in zip(arrays, held, strict=True)
     ]
     kept = {index for index, stack in enumerate(stacks) if stack.axis == -3}
-    sliced = any(stack.axis in (-1, -2) for stack in stacks)
-    rounds = in_rounds([x.count for x in stacks], [x.kind for x in stacks], seconds, axes.size, kept, sliced)
+    rounds = in_rounds([x.count for x in stacks], [x.kind for x in stacks], seconds, axes.size, kept)
     pays = any(axis is not None for axis in held) or saved_seconds(rounds, seconds) >= least_saved
 
     def on_device(arrays: Sequence[jax.Array], extras: Any) -> list[jax.Array]:
@@ -79,7 +78,8 @@ def divided(
         for this_round, round_layouts, operands in zip(rounds, layouts, received, strict=True):
             # Otherwise XLA might wait for the operands of this round before it computes the previous one, and for the
             # previous round's results before it computes this one.
-            operands = jax.tree.map(lambda rows, waited=waited: after(rows, waited), operands)
+            if waited:
+                operands = jax.tree.map(lambda rows, waited=waited: after(rows, waited), operands)
             outgoing = _computed(function, this_round, round_layouts, arrays, operands, extras, axes)
             waited = jax.tree.leaves(outgoing)
             _collect(sent[0], jax.tree.map(lambda rows, waited=waited: after(rows, waited), sent[1]), found)

@@ -10,13 +10,11 @@ from typing import NamedTuple
 # A stack of matrices is divided into at most this many pieces for each device: more pieces only take longer to trace.
 _PIECES_PER_DEVICE = 8
 
-# Results are distributed in two rounds, so that the first one is sent while the second one is computed. More rounds are
-# smaller batches, and each costs a collective for each dtype: on H200s three rounds are slower than two, and with a
-# step of less than twice the time below, as predicted, so are two (docs/design/jax.md, J10). No products are computed
-# while the second round is sent: it has this part of the work.
-_SECONDS_OF_ROUND = 2e-4
-_SECOND_PART = 4
-_SECOND_PART_OF_SLICES = 2  # devices also wait for the slices of the first round's matrices, so that rounds are equal
+# Results are distributed in rounds, so that a round is sent while the next one is computed. More rounds are smaller
+# batches, and each costs a collective for each dtype: on H200s three rounds are slower than two, and two unequal ones
+# than two equal ones (docs/design/jax.md, J10). A round takes at least so many seconds of a step, as predicted.
+_MOST_ROUNDS = 2
+_SECONDS_OF_ROUND = 1e-4
 
 
 class Piece(NamedTuple):
@@ -45,7 +43,6 @@ def in_rounds(
     seconds: Sequence[float],
     devices: int,
     held: Collection[int] = (),
-    sliced: bool = False,
 ) -> list[Round]:
     """All matrices, in rounds; only the first round may be uneven.
 
@@ -55,13 +52,12 @@ def in_rounds(
       seconds: the predicted time of one matrix of each stack.
       devices: the number of devices.
       held: the stacks of which the i-th device holds the i-th of equal parts, which it keeps.
-      sliced: whether devices hold slices of matrices, which they send each other before a round.
     """
     slots, left = _slots(counts, kinds, devices)
     lengths = [slot[0].stop - slot[0].start for slot in slots]
     costs = [seconds[slot[0].array] for slot in slots]
     total = sum(length * cost for length, cost in zip(lengths, costs, strict=True))
-    if any(left) and total < _SECONDS_OF_ROUND:  # a separate round would take longer
+    if any(left) and total < 2 * _SECONDS_OF_ROUND:  # a round of their own would take longer
         remaining = [0 if array in held else count for array, count in enumerate(counts)]
         kept = [slot for slot in slots if slot[0].array in held]
         shares = partition(remaining, seconds, devices)
@@ -71,21 +67,11 @@ def in_rounds(
         last = [Piece(array, counts[array] - count, counts[array]) for array, count in enumerate(left)]
         shares = partition(left, seconds, devices)
         rounds.append(Round(tuple(tuple(last[p.array].part(p.start, p.stop) for p in x) for x in shares), False))
-    divisor = _SECOND_PART_OF_SLICES if sliced else _SECOND_PART
-    equal = [x for x in partition(lengths, costs, divisor if total >= 2 * _SECONDS_OF_ROUND else 1) if x]
-    for parts in filter(None, (_united(equal[:-1]), *equal[-1:])):
-        slot_pieces = [[piece.part(p.start, p.stop) for piece in slots[p.array]] for p in parts]
-        rounds.append(Round(tuple(zip(*slot_pieces, strict=True)), True))
+    for parts in partition(lengths, costs, max(1, min(_MOST_ROUNDS, int(total / _SECONDS_OF_ROUND)))):
+        if parts:
+            slot_pieces = [[piece.part(p.start, p.stop) for piece in slots[p.array]] for p in parts]
+            rounds.append(Round(tuple(zip(*slot_pieces, strict=True)), True))
     return rounds
-
-
-def _united(shares: Sequence[Sequence[Piece]]) -> list[Piece]:
-    """The pieces of all shares; those of one stack, which follow each other, as one."""
-    found: dict[int, Piece] = {}
-    for piece in sorted(piece for share in shares for piece in share):
-        start = found[piece.array].start if piece.array in found else piece.start
-        found[piece.array] = Piece(piece.array, start, piece.stop)
-    return list(found.values())
 
 
 Slot = tuple[Piece, ...]  # one piece for each device, of one kind and length
