@@ -79,7 +79,7 @@ def newton_schulz(
         leaf; real, known or traced.
       norms: the Frobenius norm of each leaf, a 1-D array with one entry for each leaf, where a program knows them: they
         are not computed again. They must be NaN if a leaf holds NaN or Inf. Used for leaves of rank 2, unless
-        preconditioning is "spectral". None: they are computed.
+        preconditioning is "spectral". Inside shard_map, those of whole leaves. None: they are computed.
       dtype: the real dtype of the iterates, of any leaf's dtype; None: that of each leaf. "float16" and "bfloat16" are
         the fastest on tensor cores. Norms are computed in the leaf's accumulator, the matrices are divided by them and
         then rounded, products are summed in float32, and the last product is stored in the leaf's dtype. (A last step
