@@ -26,8 +26,7 @@ FIGURES = (
     ("Li", "Fig. 6", "the five arrays of a plan", "`Plan.blocks` shows what they hold"),
     ("Li", "Table 1", "tiles of a single product", "none: the paper replaces them by Table 2 for batches"),
     ("Li", "Table 2", "twelve strategies", CATALOGUE),
-    ("Li", "Fig. 8", "tiling over MAGMA", "{tiling}, {Li's grid}"),
-    ("Li", "Fig. 9", "tiling and batching over MAGMA", "{tiling}, {Li's grid}"),
+    ("Li", "Fig. 8, 9", "tiling, and tiling and batching, over MAGMA", "{tiling}, {Li's grid}"),
     ("Li", "Fig. 10", "GoogLeNet's modules over MAGMA", "{branches}"),
     ("Li", "Fig. 11", "five other GPUs", "plans only: CUDA 13 compiles for none of them; the device table has M60, "
      "GTX Titan X, P100, GTX 1080 Ti and Titan Xp"),
@@ -38,8 +37,8 @@ FIGURES = (
     ("Zhang", "Table 3", "the five tiles, W_CP and W_DL", f"{CATALOGUE}; {{occupancy}}"),
     ("Zhang", "Fig. 3", "threads of a tile", "{threads}"),
     ("Zhang", "Tables 4, 5", "the MI210 and the A800", "the device table has both"),
-    ("Zhang", "Fig. 4", "the planners on an MI210", "{planners}, on an H100: no kernel has run on an AMD GPU"),
-    ("Zhang", "Fig. 5", "the planners on an A800", "{planners}, on an H100"),
+    ("Zhang", "Fig. 4, 5", "the planners on an MI210 and an A800", "{planners}, on an H100: no kernel has run on an "
+     "AMD GPU"),
     ("Zhang", "Fig. 6", "occupancy", "{occupancy}, with cuBLAS's; other libraries have not been profiled"),
     ("Zhang", "Fig. 7", "time of planning", "{planning time}"),
     ("Zhang", "Fig. 8, 9", "the new TLP", "{TLP}, {planners}"),
@@ -47,16 +46,12 @@ FIGURES = (
     ("Zhang", "Fig. 11", "Inception modules over MIOpen and cuDNN", "{branches}, for 1x1 convolutions by cuDNN"),
     ("Zhang", "Table 6", "sizes of Inception modules", "`inception_1` to `inception_9`"),
     ("Rivera", "Fig. 1, 2, 3", "bank conflicts, prefetch", ILLUSTRATION),
-    ("Rivera", "Fig. 4", "V0 to V3 on a K40c", "{the paper's kernels}, {TSM2 and ISM2}"),
-    ("Rivera", "Fig. 5", "bandwidth on a K40c", "{the paper's kernels}"),
+    ("Rivera", "Fig. 4, 9", "V0 to V3 on a K40c; speedups on a V100", "{the paper's kernels}, {TSM2 and ISM2}"),
+    ("Rivera", "Fig. 5, 10", "bandwidth on a K40c and a V100", "{the paper's kernels}"),
     ("Rivera", "Fig. 6, 7", "M40 and P100", "neither is at hand; t2 is swept: {the paper's kernels}"),
-    ("Rivera", "Fig. 8", "k smaller than m", "{the paper's kernels}"),
-    ("Rivera", "Fig. 9", "speedups on a V100", "{the paper's kernels}, {TSM2 and ISM2}"),
-    ("Rivera", "Fig. 10", "bandwidth on a V100", "{the paper's kernels}"),
-    ("Rivera", "Fig. 11", "very small k", "{the paper's kernels}"),
-    ("Rivera", "Fig. 12", "tcf", "{the paper's kernels}"),
+    ("Rivera", "Fig. 8, 11", "k smaller than m; very small k", "{the paper's kernels}"),
+    ("Rivera", "Fig. 12, 14", "tcf; bandwidth of ISM2", "{the paper's kernels}"),
     ("Rivera", "Fig. 13", "both optimizations over cuBLAS", "{the paper's kernels}, {TSM2 and ISM2}"),
-    ("Rivera", "Fig. 14", "bandwidth of ISM2", "{the paper's kernels}"),
 )  # fmt: skip
 
 

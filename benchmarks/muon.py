@@ -209,13 +209,16 @@ def measure(
     many = {"mesh_axis": "x", "mesh": mesh, "shardings": places} if devices > 1 else {}
     if shard_map:
         many.pop("shardings", None)
+    apply_updates = partial(
+        jax_vbgemm.optax.apply_updates, **{name: many[name] for name in ("mesh", "shardings") if "shardings" in many}
+    )
     spread = in_shard_map if devices > 1 and shard_map else lambda function: function
     common = {"ns_steps": NS_STEPS, "muon_weight_dimension_numbers": numbers}
     candidates = {"optax": Candidate(optax.contrib.muon(1e-3, **common), optax.apply_updates, spread)}
     for way in ours:
         optimizer = jax_vbgemm.optax.muon(1e-3, **common, **OURS[way], **many)
         name = "vbgemm" if way == "default" else f"vbgemm {way}"
-        candidates[name] = Candidate(optimizer, jax_vbgemm.optax.apply_updates, spread)
+        candidates[name] = Candidate(optimizer, apply_updates, spread)
     task = progress.add_task(model, total=len(candidates) * (2 + rounds))
     first, errors = None, {}
     for name, candidate in candidates.items():

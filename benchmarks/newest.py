@@ -12,7 +12,7 @@ from typing import Any
 
 from newest_experts import eight_bits, experts, mixed, moe_peers
 from newest_files import NEVER, duration, rows_of, table
-from newest_lists import best_peers
+from newest_lists import best_peers, scaled_lists
 from newest_optimizers import devices, muon, muon_errors, muon_iterations, muon_losses
 from newest_uses import draw, headline, overview, traced
 
@@ -210,6 +210,7 @@ REGIONS: dict[str, tuple[Sequence[Path], Callable[[], list[str]]]] = {
     "experts": ([DOCS / "guides" / "many_devices.md"], experts),
     "irreps": ([DOCS / "guides" / "irreps.md"], irreps),
     "eight_bits": ([DOCS / "guides" / "moe.md"], eight_bits),
+    "scaled_lists": ([DOCS / "guides" / "precision.md"], scaled_lists),
     "integers": ([DOCS / "guides" / "ragged_dot.md"], integers),
     "sparse": ([DOCS / "guides" / "block_sparse.md"], sparse),
     "chain": ([DOCS / "guides" / "block_sparse.md"], chain),

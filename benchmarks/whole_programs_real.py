@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from whole_programs import Case, of_size, with_gradient
+from whole_programs_standins import Case, of_size, with_gradient
 
 import jax_vbgemm as vb
 from jax_vbgemm import blocksparse, irreps

@@ -128,9 +128,7 @@ constexpr bool is_far_longer(const TileShape& tile) { return tile.m >= 4 * tile.
 constexpr int shorter_side(const TileShape& tile) { return tile.m < tile.n ? tile.m : tile.n; }
 
 // Whether a tile can also store the transpose of what it computes, as its mirror image in a symmetric C.
-constexpr bool stores_mirrored(const TileShape& tile) {
-  return tile.tensor && tile.partition != ThreadPartition::rows && tile.partition != ThreadPartition::warpgroup_rows;
-}
+constexpr bool stores_mirrored(const TileShape& tile) { return tile.tensor && tile.partition != ThreadPartition::rows; }
 
 // Whether a row tile (column tile) has so few rows (columns) that each thread owns one.
 constexpr bool is_short(const TileShape& tile) { return tile.m < 256 && tile.n < 256; }

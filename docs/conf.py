@@ -7,6 +7,7 @@ shows what they print, and an exception in one fails the build.
 import inspect
 import os
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,11 @@ extensions = [
     "sphinx_design",
 ]
 html_theme = "sphinx_book_theme"
-html_theme_options = {"show_navbar_depth": 1, "home_page_in_toc": True}
+html_theme_options: dict[str, Any] = {"show_navbar_depth": 1, "home_page_in_toc": True}
+with (Path(__file__).parents[1] / "pyproject.toml").open("rb") as file:
+    urls = tomllib.load(file)["project"].get("urls", {})
+if "Repository" in urls:
+    html_theme_options["icon_links"] = [{"name": "Repository", "url": urls["Repository"], "icon": "fa-solid fa-code"}]
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
 html_copy_source = False

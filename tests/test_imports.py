@@ -26,6 +26,7 @@ ROOMS = [
     "_src.elementwise",
     "_src.scaled",
     "_src.ragged",
+    "_src.matmul.scaled_choice",
     "_src.matmul.scaled_products",  # hands some products to ragged_dot
     "_src.matmul.gram",
     "_src.matmul.api",

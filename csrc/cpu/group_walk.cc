@@ -32,13 +32,13 @@ class Entry {
     for (int64_t group = 0; group < first; ++group) row += rows_of(call_, group, row);
     if (call_.contraction) {
       const int64_t before = std::clamp<int64_t>(first - offset_, 0, call_.groups), behind = before + last - first;
-      add_zeros_of_groups(0, before);
+      add_zero_groups(0, before);
       for (int64_t group = first; group < last; ++group) row = add_contraction(group - offset_, row, rows_of(call_, group, row));
-      add_zeros_of_groups(behind, call_.groups);
+      add_zero_groups(behind, call_.groups);
     } else {
-      if (!call_.undefined_rest) add_zeros_of_rows(0, row);
+      if (!call_.undefined_rest) add_zero_rows(0, row);
       for (int64_t group = first; group < last; ++group) row = add_rows(group - offset_, row, rows_of(call_, group, row));
-      if (!call_.undefined_rest) add_zeros_of_rows(row, call_.m);
+      if (!call_.undefined_rest) add_zero_rows(row, call_.m);
     }
   }
 
@@ -65,10 +65,10 @@ class Entry {
                {}});
     return row + rows;
   }
-  void add_zeros_of_rows(int64_t begin, int64_t end) const {
+  void add_zero_rows(int64_t begin, int64_t end) const {
     if (begin < end) walk_.add({end - begin, call_.n, 0, lhs_from(0), lhs_from(0), rows_from(begin), {}, {}});
   }
-  void add_zeros_of_groups(int64_t begin, int64_t end) const {
+  void add_zero_groups(int64_t begin, int64_t end) const {
     for (int64_t w = begin; w < end; ++w) walk_.add({call_.k, call_.n, 0, lhs_from(0), lhs_from(0), result(w), {}, {}});
   }
 

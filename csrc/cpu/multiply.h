@@ -106,7 +106,9 @@ class Multiplier {
   static constexpr int kParts = kComplex ? 2 : 1, kSize = sizeof(T), kWidth = kLanes<T>, kMaxWidth = kMaxVectors * kWidth;
   static constexpr bool kConverts = sizeof(A) != sizeof(T);
   static constexpr int64_t kMaxK = 384, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
-  static constexpr int64_t kFarApart = 256 << 10;
+  // Bytes. Rows of B that span as much are packed; from 4 times as much on, A is read 16 rows at a time (docs/design/cpu.md, P9), and from
+  // 8 times on, B is streamed (P3).
+  static constexpr int64_t kLargeExtent = 256 << 10;
   static_assert(kMaxRowsA <= RowGroups::kMaxGroupRows);
   static constexpr int64_t kWide = 8 * kWidth;  // from this many values on, other orders of reading B and writing C may be faster
   // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kNarrowBytesB: the
@@ -192,7 +194,7 @@ class Multiplier {
   // Whether a block is narrow. Hardware prefetchers follow few rows at a time, and they drop a row if too many other rows are read before
   // its next part. Reading one part of K of all rows of a block in turn reached three quarters of the memory speed.
   bool is_narrow(const Block& block) const {
-    const bool has_long_rows = p_.k > kMaxK && p_.a.col_stride == 1 && block.m * p_.k * kParts * kSize >= 4 * kFarApart;
+    const bool has_long_rows = p_.k > kMaxK && p_.a.col_stride == 1 && block.m * p_.k * kParts * kSize >= 4 * kLargeExtent;
     const bool b_in_place = !kConverts && p_.b.row_stride == p_.n && p_.b.col_stride == 1 && (kMaskedLoads || p_.n * kParts % kWidth == 0);
     return has_long_rows && b_in_place && block.n * kParts <= kNarrow * kWidth;
   }
@@ -200,7 +202,7 @@ class Multiplier {
   // Whether to read B almost in memory order: a wide B from memory, used by few rows of A.
   bool streams(const Block& block) const {
     if (block.n < kWide || p_.b.col_stride != 1) return false;
-    const bool streams_b = p_.k * magnitude(p_.b.row_stride) * kParts * kSize >= 8 * kFarApart;
+    const bool streams_b = p_.k * magnitude(p_.b.row_stride) * kParts * kSize >= 8 * kLargeExtent;
     return block.m <= (streams_b ? 32 : Micros::max_rows(4));
   }
   // Memory is faster for longer pieces of A's rows; if B is one vector wide, a longer part of K fits the cache.
@@ -329,7 +331,7 @@ class Multiplier {
   // of the level-2 cache.
   bool packs_b(const Block& block, const PartOfK& k, bool needs_mask) const {
     if (kConverts || p_.b.col_stride != 1 || (!kMaskedLoads && needs_mask)) return true;
-    return block.m > 32 && (k.count * magnitude(p_.b.row_stride) * kParts * kSize >= kFarApart || collides(p_.b.row_stride));
+    return block.m > 32 && (k.count * magnitude(p_.b.row_stride) * kParts * kSize >= kLargeExtent || collides(p_.b.row_stride));
   }
 
   const Product& p_;

@@ -18,10 +18,10 @@ inline constexpr int kVectorLoadBytes = 16;
 // Maximum length of a buffer table in the launch parameters. A longer table is placed in the call's workspace.
 constexpr int max_parameter_buffers(bool cdna) { return (max_parameter_bytes(cdna) - 256) / kBufferBytes; }
 
-// The tensor maps of a launch of pipelined tiles, in its call's workspace. Each CTA has maps of three matrices for each of kTilesWithMaps
+// The tensor maps of a launch of pipelined tiles, in its call's workspace. Each CTA has maps of four matrices for each of kTilesWithMaps
 // tiles, the maximum number between the finder and the last store. kMaxPipelinedBlocks is an upper bound of the multiprocessors of a GPU of
 // sm_90; a larger GPU would use only as many.
-inline constexpr int kMaxPipelinedBlocks = 160, kTilesWithMaps = 4, kTileMapBytes = 3 * 128;
+inline constexpr int kMaxPipelinedBlocks = 160, kTilesWithMaps = 4, kTileMapBytes = 4 * 128;
 inline constexpr int kPipelinedMapBytes = kMaxPipelinedBlocks * kTilesWithMaps * kTileMapBytes;
 
 // The size of a call's workspace, which holds the tensor maps, the buffer table if the launch parameters cannot, and the split-K partial

@@ -34,6 +34,9 @@ MISTAKES = {
         "    if (Traits::kCluster > 1) mbarrier_arrive_remote(shared_.empty[stage], rank_ ^ 1);\n", ""),
     "a row too many": ("store_plan.h",
         "min(place.rows - row, Patch::kRows)", "min(place.rows - row + 1, Patch::kRows)"),
+    "a source matrix added to other columns": ("store_plan.h",
+        "sums[stage_index * kBlocks + block]", "sums[(1 - stage_index) * kBlocks + block]"),
+    "a mirror image with one half of its rows": ("store_plan.h", "staged(col, lane % 2));", "staged(col, 0));"),
 }  # fmt: skip
 MORE_MISTAKES = {
     "a stale phase: a lane that has not seen a stage that is released": ("block.h",
@@ -43,6 +46,8 @@ MORE_MISTAKES = {
         "        mbarrier_arrive(full);\n        continue;", "        continue;"),
     "a stage released before products have read it": ("mainloop.h",
         "    before = stages.index;", "    release(before = stages.index);"),
+    "stages of a source matrix that the peer does not have": ("source_plan.h",
+        "staged(other.depth, other.source_depth)", "staged(other.depth, 0)"),
     "half of B copied to one CTA only": ("block.h", "tma_load_multicast(3, to", "tma_load_multicast(1 << rank_, to"),
     "an operand with rows that are not aligned": ("tile_maps.h", "found.line_bytes % kAlignment == 0;", "true;"),
     "a matrix that begins within 16 bytes": ("tile_maps.h",
@@ -58,7 +63,7 @@ MORE_MISTAKES = {
 }  # fmt: skip
 
 
-FOUND_FAST = ["a row too many"]
+FOUND_FAST = ["a row too many", "a source matrix added to other columns"]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES | MORE_MISTAKES)

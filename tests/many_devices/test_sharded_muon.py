@@ -126,6 +126,22 @@ def test_results_in_rounds(monkeypatch):
     assert_close(*jax.jit(lambda tree: [run(tree), vb.newton_schulz(tree, 1)])(tree))
 
 
+@pytest.mark.parametrize("spec", [P("x"), P(None, "x")], ids=["rows", "columns"])
+def test_slices_of_equal_shape_are_packed_together(spec):
+    """The number of transpositions, copies on a GPU, depends on the shapes alone, not on the number of matrices."""
+    run = functools.partial(vb.newton_schulz, steps=1, mesh_axis="x", mesh=mesh(2), shardings=spec)
+
+    def copies(count):
+        leaves = [jax.ShapeDtypeStruct(shape, "float32") for shape in count * [(4, 6), (8, 4)]]
+        text = str(jax.make_jaxpr(run)(leaves))
+        assert text.count("all_to_all[") == 2
+        return text.count("transpose["), text.count("concatenate[")
+
+    few, many = copies(4), copies(12)
+    assert few == many
+    assert few[0] > 0
+
+
 def test_gradients():
     shapes = {"rows": (4, 6), "columns": (5, 4), "layers": (2, 3, 4), "whole": (3, 4)}
     tree = {name: oracle.random(shape, "float64", seed) for seed, (name, shape) in enumerate(shapes.items())}

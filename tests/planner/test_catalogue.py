@@ -11,7 +11,7 @@ from jax_vbgemm._src import planner
 from jax_vbgemm._src.native.arithmetic import ARITHMETICS
 from jax_vbgemm._src.native.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.planner import Catalogue, TileShape, catalogue_for, device_spec, kind_of
-from jax_vbgemm._src.planner.model.cost_model import step_depth
+from jax_vbgemm._src.planner.model.tile_time import step_depth
 from jax_vbgemm._src.planner.tables import catalogue as tables
 from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES, PLAIN_KIND
 

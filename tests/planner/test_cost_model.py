@@ -14,8 +14,9 @@ from jax_vbgemm._src.native.arithmetic import FLOAT8
 from jax_vbgemm._src.planner import Auto, Catalogue, TileShape, catalogue_for, device_spec
 from jax_vbgemm._src.planner.auto import PAPERS
 from jax_vbgemm._src.planner.cores import mostly_write
-from jax_vbgemm._src.planner.model import cost_model
+from jax_vbgemm._src.planner.model import cost_model, tile_time
 from jax_vbgemm._src.planner.model.tile_families import worth_trying
+from jax_vbgemm._src.planner.tables import coefficients
 from jax_vbgemm._src.problem import ProblemSizes, problems_of
 
 from .cases import make, problem_lists
@@ -94,7 +95,7 @@ def test_kernels_run_one_after_another_and_blocks_sum_their_tiles():
 
 def test_a_pace_is_the_slower_of_two_lines():
     one = np.ones(3)
-    pace = cost_model.Pace(fixed=4 * one, step=1 * one, shared_fixed=1 * one, shared_step=2 * one, depth=np.array(8))
+    pace = tile_time.Pace(fixed=4 * one, step=1 * one, shared_fixed=1 * one, shared_step=2 * one, depth=np.array(8))
     steps = np.array([0, 3, 5])
     assert pace.seconds(steps).tolist() == [4, 7, 11]
     assert pace.steps_within(7.0).tolist() == [3, 3, 3]
@@ -108,7 +109,7 @@ def test_calibrated_blocks_slow_down_with_what_they_share(sharing, aligned):
     device = device_spec("h100")
     catalogue = catalogue_for("tf32", device)
     tile = catalogue.find("mma-64x64")
-    row = cost_model._calibration_table("h100")["tf32", *tile.key]
+    row = coefficients.calibration_table("h100")["tf32", *tile.key]
     block, step, shared_block, shared_step = row[:4] if aligned else row[4:]
     size = 64 if aligned else 63  # its rows' length in elements
     seconds = cost_model.block_seconds(
@@ -234,32 +235,32 @@ def test_no_plan_prefers_a_tile_that_was_never_measured(monkeypatch):
     shapes = [(512, 512, 512)] * 8
     before = make(Auto(), shapes)
     (chosen,) = set(before.choices)
-    table = {key: row for key, row in cost_model._calibration_table("h100").items() if key[1:] != chosen}
-    monkeypatch.setattr(cost_model, "_calibration_table", lambda device: table)
-    cost_model._calibration.cache_clear()
+    table = {key: row for key, row in coefficients.calibration_table("h100").items() if key[1:] != chosen}
+    monkeypatch.setattr(coefficients, "calibration_table", lambda device: table)
+    coefficients.tile_coefficients.cache_clear()
     try:
         after = make(Auto(), shapes)
         assert chosen not in after.choices
         other = after.choices[0]
         monkeypatch.undo()
-        cost_model._calibration.cache_clear()
+        coefficients.tile_coefficients.cache_clear()
         assert make(vb.Uniform(other), shapes).predicted_seconds >= before.predicted_seconds
     finally:
-        cost_model._calibration.cache_clear()
+        coefficients.tile_coefficients.cache_clear()
 
 
 @pytest.mark.parametrize("kind", [*FLOAT8, "int8"])
 def test_types_of_a_byte_are_predicted_by_the_formula_until_one_tile_is_calibrated(kind, monkeypatch):
     shapes = [(512, 512, 512)] * 8
     assert make(Auto(), shapes, dtype=kind).choices[0][0].startswith("mma-")
-    row = cost_model._calibration_table("h100")["bfloat16", "large", 128]
+    row = coefficients.calibration_table("h100")["bfloat16", "large", 128]
     measured = "float8_e4m3fn" if kind in FLOAT8 else kind
-    monkeypatch.setattr(cost_model, "_calibration_table", lambda device: {(measured, "large", 128): row})
-    cost_model._calibration.cache_clear()
+    monkeypatch.setattr(coefficients, "calibration_table", lambda device: {(measured, "large", 128): row})
+    coefficients.tile_coefficients.cache_clear()
     try:
         assert set(make(Auto(), shapes, dtype=kind).choices) == {("large", 128)}
     finally:
-        cost_model._calibration.cache_clear()
+        coefficients.tile_coefficients.cache_clear()
 
 
 def test_the_cpus_own_tiles_are_candidates():

@@ -10,10 +10,9 @@ import pytest
 import jax_vbgemm as vb
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.planner import DEVICES, Reported, catalogue_for, device_spec, kind_of, match_device, plan_problems
-from jax_vbgemm._src.planner.model import cost_model
 from jax_vbgemm._src.planner.model.calibration import COLUMNS, priors_of
 from jax_vbgemm._src.planner.model.occupancy import waves_by_registers
-from jax_vbgemm._src.planner.tables import device_table
+from jax_vbgemm._src.planner.tables import coefficients, device_table
 from jax_vbgemm._src.planner.tables.device_table import FOLDER, architectures, entries, spec_of
 
 
@@ -78,11 +77,11 @@ def test_rows_of_a_device_replace_those_of_its_base(monkeypatch, tmp_path):
     (tmp_path / "h20").mkdir()
     (tmp_path / "h20" / "device.toml").write_text('base = "h100"\n[hardware]\n[boards]\n')
     monkeypatch.setattr(device_table, "FOLDER", tmp_path)
-    monkeypatch.setattr(cost_model, "_calibration_table", cost_model._calibration_table.__wrapped__)
-    assert cost_model._calibration_table("h20") == cost_model._calibration_table("h100")
+    monkeypatch.setattr(coefficients, "calibration_table", coefficients.calibration_table.__wrapped__)
+    assert coefficients.calibration_table("h20") == coefficients.calibration_table("h100")
     own = [",".join(COLUMNS), "tf32,mma-64x64,128,1,2,3,4,5,6,7,8,,0.1,9,2026-11-29,abc"]
     (tmp_path / "h20" / "calibration.csv").write_text("\n".join(own))
-    table, base = cost_model._calibration_table("h20"), cost_model._calibration_table("h100")
+    table, base = coefficients.calibration_table("h20"), coefficients.calibration_table("h100")
     assert device_table._entry("h20").spec.calibration == "h20"
     key = "tf32", "mma-64x64", 128
     assert table[key] == tuple(1e-9 * n for n in range(1, 9)) != base[key]

@@ -5,8 +5,8 @@ import pytest
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.planner import catalogue_for, device_spec, plan_problems
-from jax_vbgemm._src.planner.model.cost_model import step_depth
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
+from jax_vbgemm._src.planner.model.tile_time import step_depth
 from jax_vbgemm._src.planner.tables.catalogue import DOT_PRODUCTS
 
 from .cases import times_covered

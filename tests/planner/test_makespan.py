@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.planner import catalogue_for, device_spec
-from jax_vbgemm._src.planner.model.cost_model import step_depth
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
+from jax_vbgemm._src.planner.model.tile_time import step_depth
 from jax_vbgemm._src.planner.search.makespan import Makespan
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.split_k import in_slices

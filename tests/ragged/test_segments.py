@@ -8,7 +8,8 @@ from jax.sharding import PartitionSpec as P
 
 import jax_vbgemm as vb
 from jax_vbgemm import moe
-from jax_vbgemm._src.ragged.segments import segment_of
+from jax_vbgemm._src.ragged.group_order import sorted_by_group
+from jax_vbgemm._src.ragged.segments import ends_of, segment_of
 from jax_vbgemm.irreps import LinearMap
 
 
@@ -20,6 +21,29 @@ def test_segments_of_any_number_and_length(segments):
     found = jax.jit(segment_of)(jnp.asarray(index), jnp.asarray(end, dtype=index.dtype))
     assert found.dtype == jnp.int32
     np.testing.assert_array_equal(found, np.searchsorted(end, index, side="right"))
+
+
+@pytest.mark.parametrize("segments", [0, 1, 7, 256, 257])
+@pytest.mark.parametrize("most", [0, 40, 2**31 - 1])
+def test_ends_saturate(segments, most):
+    """Of few segments as sums of all sizes before, of many and where such sums may overflow by a scan."""
+    sizes = np.random.default_rng(segments).integers(0, min(most, 2**30), segments, endpoint=True)
+    found = jax.jit(lambda sizes: ends_of(sizes, most))(jnp.asarray(sizes, np.int32))
+    assert found.dtype == jnp.int32
+    np.testing.assert_array_equal(found, np.minimum(np.cumsum(sizes), most))
+
+
+@pytest.mark.parametrize("count", [1, 9, 256, 257])
+def test_items_are_counted_alike_for_each_device(count):
+    """A GPU compares items with groups where there are few groups."""
+    group = np.random.default_rng(count).integers(0, count, 100).astype(np.int32)
+    order = np.argsort(group, kind="stable")
+    for device in ("h100", "cpu"):
+        with vb.target(device):
+            found = jax.jit(lambda group: sorted_by_group(group, count))(group)
+        assert [x.dtype for x in found] == [jnp.int32] * 2
+        np.testing.assert_array_equal(found[0], np.bincount(group, minlength=count))
+        np.testing.assert_array_equal(found[1], order)
 
 
 def of_dtype(dtype, **options):

@@ -1,5 +1,8 @@
 """`batched_matmul` and `batched_gemm` of `Scaled` factors, against float64 of the numbers that these stand for."""
 
+import dataclasses
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +11,11 @@ import pytest
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.matmul.factors import Flags, checked_sizes
-from jax_vbgemm._src.matmul.scaled_products import Product, choose
+from jax_vbgemm._src.matmul.scaled_choice import Product, choose
+from jax_vbgemm._src.planner import device_spec
+from jax_vbgemm._src.ragged import plan
+from jax_vbgemm._src.ragged.cost import predicted_seconds
+from jax_vbgemm._src.scaled.scaled import blocks_in
 
 KINDS = [("float8_e4m3fn", "float8_e5m2"), ("int8", "int8"), ("int4", "int8")]
 # Blocks of lhs (m, k) and of rhs (n, k).
@@ -16,6 +23,10 @@ BLOCKS = [
     ((-1, -1), (-1, -1)), ((1, -1), (1, -1)), ((3, -1), (2, -1)), ((1, 128), (128, 128)), ((1, 32), (1, 32)),
     ((1, -1), (128, 128)),
 ]  # fmt: skip
+H100 = device_spec("h100")
+# An H100 on which calls of ragged_dot cost no time, so that small products are such calls too.
+GROUPED = dataclasses.replace(H100, ragged_rules=dataclasses.replace(H100.ragged_rules, product_seconds=0.0))
+TARGETS = [pytest.param(GROUPED, id="grouped"), "cpu"]
 SIZES = [(0, 3, 4), (3, 1, 0), (5, 0, 3), (1, 1, 1), (127, 7, 129), (13, 128, 127), (2, 129, 256)]  # m, n, k
 
 
@@ -111,14 +122,14 @@ def test_stacks_of_matrices_are_groups(blocks, lhs, rhs):
     def product(a, b):
         return vb.batched_matmul(a, b, transpose_b=True)
 
-    with vb.target("h100"):
+    with vb.target(GROUPED):
         assert "ragged_dot" in primitives_of(product, a, b)
         assert_products([jax.jit(product)(a, b)], [a], [b], jnp.bfloat16, transpose_b=True)
     with vb.target("cpu"):  # which has no kernel of 8 bits for groups
         assert "ragged_dot" not in primitives_of(product, a, b)
 
 
-@pytest.mark.parametrize("target", ["h100", "cpu"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_an_epilogue_follows_the_scales(target):
     Cs, bias = [random((3, 20, 32), 5).astype(jnp.bfloat16)], [random((32,), 6).astype(jnp.bfloat16)]
     for a, b in (stacked(), stacked(blocks=((1, 128), (128, 128)))):
@@ -138,7 +149,7 @@ def test_results_go_into_views():
     a, b = stacked(lhs=(20, 256), rhs=(32, 256))
     buffer = jnp.zeros((2, 20, 32), jnp.bfloat16)
     views = [vb.View(buffer, (20, 32), offset=i * 640) for i in range(2)]
-    for target in ("h100", "cpu"):
+    for target in (GROUPED, "cpu"):
         with vb.target(target):
             found = vb.batched_matmul([a, a], [b, b], transpose_b=True, into=views)
             first = vb.batched_matmul([a], [b], transpose_b=True, into=views[:1])
@@ -153,12 +164,12 @@ def test_values_are_read_through_views():
     both = jnp.concatenate([a.values, a.values], axis=1)
     window = vb.Scaled(vb.View(both, (20, 256), (512, 1), 256), a.scales, a.block)
     wanted = vb.batched_matmul([a], [b], transpose_b=True)
-    for target in ("h100", "cpu"):
+    for target in (GROUPED, "cpu"):
         with vb.target(target):
             oracle.assert_same(vb.batched_matmul([window], [b], transpose_b=True), wanted, rtol=2**-7)
 
 
-@pytest.mark.parametrize("target", ["h100", "cpu"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", ["int8", "float8_e4m3fn"])
 def test_gradients(kind, target):
     """In scales, and in a factor without scales, beside those of widened factors."""
@@ -196,7 +207,7 @@ def test_vmap_and_scan():
 
 
 def choice(
-    blocks=((1, -1), (1, -1)), kinds=("int8", "int8"), lhs=(3, 20, 256), n=32, alone=True, target="h100",
+    blocks=((1, -1), (1, -1)), kinds=("int8", "int8"), lhs=(3, 20, 256), n=32, count=1, target=GROUPED,
     implementation=None, **flags
 ):  # fmt: skip
     """What multiplies stacks of lhs (m, k) and of rhs (n, k), as text."""
@@ -210,16 +221,17 @@ def choice(
         b = b.mT
     with vb.target(target):
         product = Product(a, b, flags, checked_sizes(a, b, flags), None)
-        return ": ".join(choose(product, None, implementation, alone=alone))
+        return ": ".join(choose([product] * count, None, implementation)[-1])
 
 
 def test_the_choice_says_why():
     along_k = (1, 128), (128, 128)
-    assert choice() == "narrow: it is the only product of the call"
-    assert choice(alone=False) == "sums: scales hold for all of K, and all products are one call"
-    assert choice(along_k, alone=False) == "narrow: scales change along K"
+    assert choice() == "narrow: scales hold for all of K, and a kernel of its own is faster by prediction"
+    assert choice(target="h100") == "sums: scales hold for all of K, and the call is faster by prediction"
+    assert choice(along_k) == "narrow: scales change along K, and a kernel of its own is faster by prediction"
+    assert choice(along_k, count=8, target="h100").startswith("wide: scales change along K, and the call is faster")
     assert choice(implementation="xla") == "sums: scales hold for all of K, and the caller wants XLA's products"
-    assert choice(along_k, ("float8_e5m2", "float8_e4m3fn")) == "narrow: scales change along K"
+    assert choice(along_k, ("float8_e5m2", "float8_e4m3fn")).startswith("narrow: scales change along K")
     assert choice(kinds=("bfloat16", "int4")) == "narrow: one factor has no scales"
     assert "a100 has no pipelined kernel" in choice(target="a100")
     assert choice(along_k, target="a100").startswith("wide: scales change along K, and a100 has no pipelined kernel")
@@ -232,6 +244,73 @@ def test_the_choice_says_why():
     assert choice(lhs=(3, 1, 2**17), n=1).startswith("wide: int32 does not hold all sums of 131072 products of int8")
     assert choice(lhs=(3, 1, 2**17 - 1), n=1).startswith("sums")
     assert "so many rows" in choice(kinds=("bfloat16", "int8"), lhs=(3, 2000, 256))
+
+
+def test_without_measured_rates_only_single_products_and_scales_along_k_are_groups():
+    rules = dataclasses.replace(H100.ragged_rules, rates=())
+    target = dataclasses.replace(H100, ragged_rules=rules)
+    assert choice(target=target) == "narrow: scales hold for all of K"
+    assert choice(target=target, count=2) == "sums: scales hold for all of K, and all products are one call"
+    assert choice(((1, 128), (128, 128)), target=target, count=2) == "narrow: scales change along K"
+
+
+def square(n, kind, blocks):
+    """A product of n x n matrices as a program sees it while it is traced."""
+    sizes = [tuple(n if each == -1 else min(each, n) for each in block) for block in blocks]
+    array = jax.ShapeDtypeStruct((n, n), kind)
+    a, b = (vb.Scaled(array, jax.ShapeDtypeStruct(blocks_in((n, n), each), np.float32), each) for each in sizes)
+    flags = Flags(False, True, False)
+    return Product(a, b, flags, checked_sizes(a, b, flags), None)
+
+
+# Microseconds of 8 products of n x n matrices in a list, on an H200: those of a call, and each by itself.
+MEASURED = {
+    ("int8", (1, -1), (1, -1)): {64: (5, 31), 256: (8, 50), 512: (19, 61), 1024: (54, 83), 2048: (283, 131),
+                                 4096: (1834, 734)},
+    ("float8_e4m3fn", (1, -1), (1, -1)): {64: (4, 29), 256: (7, 50), 512: (24, 62), 1024: (68, 86), 2048: (443, 156),
+                                          4096: (2954, 926)},
+    ("float8_e4m3fn", (1, 128), (128, 128)): {256: (27, 45), 1024: (130, 88), 2048: (644, 146), 4096: (4001, 935)},
+}  # fmt: skip
+
+
+# The same of 16 rows of bfloat16 and (n, n) weights of int8, and the number of products.
+MEASURED_WEIGHTS = {(8, 256): (19, 72), (8, 1024): (32, 118), (32, 1024): (119, 455), (8, 4096): (255, 316)}
+
+
+def test_lists_of_weights_alone_are_one_call():
+    device = device_spec("h200")
+    flags = Flags(False, True, False)
+    with vb.target(device):
+        for (count, n), (in_call, alone) in MEASURED_WEIGHTS.items():
+            assert in_call < alone
+            x = jax.ShapeDtypeStruct((16, n), jnp.bfloat16)
+            weights = [square(n, "int8", ((1, -1), (1, -1))).rhs for _ in range(count)]
+            products = [Product(x, w, flags, checked_sizes(x, w, flags), None) for w in weights]
+            assert {found.how for found in choose(products, None, None)} == {"wide"}
+            assert choose(products[:1], None, None)[0].how == "narrow"
+            one = plan.Product(False, True, False, 16, n, n, 1, 1, 16, "int8")
+            assert 0.7 < count * 1e6 * predicted_seconds("bfloat16", device, one) / alone < 1.4
+        # Many groups fill the device: they are faster by themselves than widened in memory.
+        x, w = jax.ShapeDtypeStruct((128, 2, 2048), jnp.bfloat16), jax.ShapeDtypeStruct((128, 1536, 2048), np.int8)
+        w = vb.Scaled(w, jax.ShapeDtypeStruct((128, 1536, 1), np.float32), (1, 2048))
+        products = [Product(x, w, flags, checked_sizes(x, w, flags), None) for _ in range(2)]
+        assert {found.how for found in choose(products, None, None)} == {"narrow"}
+
+
+@pytest.mark.parametrize("case", MEASURED, ids=str)
+def test_the_faster_way_is_chosen_for_each_size(case):
+    """Also where products of all sizes are one call: each kind of scales has one batch."""
+    kind, *blocks = case
+    device = device_spec("h200")
+    with vb.target(device):
+        products = {n: [square(n, kind, blocks) for _ in range(8)] for n in MEASURED[case]}
+        together = choose(list(itertools.chain(*products.values())), None, None)[::8]
+        for (n, (in_call, alone)), chosen in zip(MEASURED[case].items(), together, strict=True):
+            expected = "narrow" if alone < in_call else "wide" if blocks[0][1] == 128 else "sums"
+            assert {found.how for found in choose(products[n], None, None)} == {expected}
+            assert chosen.how == expected
+            one = plan.Product(False, True, False, n, n, n, 1, 1, n)
+            assert 0.75 < 8e6 * predicted_seconds(kind, device, one) / alone < 1.5
 
 
 def test_sums_of_int8_at_the_bound_of_int32():
@@ -320,7 +399,7 @@ def test_a_source_that_does_not_count_may_hold_nan(blocks):
 def test_not_a_number_reaches_its_row_alone():
     a, b = stacked("float8_e4m3fn", lhs=(20, 256), rhs=(32, 256))
     a = vb.Scaled(a.values.at[3, 5].set(jnp.nan), a.scales.at[7, 0].set(jnp.nan), a.block)
-    for target in ("h100", "cpu"):
+    for target in (GROUPED, "cpu"):
         with vb.target(target):
             found = vb.batched_matmul([a], [b], transpose_b=True)[0]
         np.testing.assert_array_equal(np.isnan(oracle.wide(found)).all(axis=1), np.isin(np.arange(20), (3, 7)))

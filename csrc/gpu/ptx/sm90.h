@@ -176,6 +176,12 @@ __device__ inline void stmatrix_x4(void* row, const uint32_t (&from)[4]) {
                "r"(from[2]), "r"(from[3])
                : "memory");
 }
+// Like stmatrix_x4, but the matrices are stored transposed: a lane gives the address of a column.
+__device__ inline void stmatrix_x4_trans(void* column, const uint32_t (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(column)), "r"(from[0]),
+               "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
+}
 
 // Rounds two values to 16 bits each.
 template <Kind kKind>

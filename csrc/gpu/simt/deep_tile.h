@@ -147,15 +147,15 @@ class DeepOperand {
 
 // Adds the sums of all warps to those of the first warp.
 template <class Traits>
-__device__ inline void add_waves(const TileStage<Traits>& stage) {
+__device__ inline void add_waves(const TileStaging<Traits>& staging) {
 #pragma unroll
-  for (int n = 0; n < TileStage<Traits>::kElements; ++n) {
-    const int at = stage.index(n);
+  for (int n = 0; n < TileStaging<Traits>::kElements; ++n) {
+    const int at = staging.index(n);
     if (at >= Traits::kTileSums) break;
-    typename Traits::Sum sum = stage.element(n);
+    typename Traits::Sum sum = staging.element(n);
 #pragma unroll
-    for (int wave = 1; wave < Traits::kWaves; ++wave) sum = sum + stage.sums[wave * Traits::kTileSums + at];
-    stage.element(n) = sum;
+    for (int wave = 1; wave < Traits::kWaves; ++wave) sum = sum + staging.sums[wave * Traits::kTileSums + at];
+    staging.element(n) = sum;
   }
 }
 
@@ -215,7 +215,7 @@ __device__ inline void multiply_deep(const ResolvedTile<T>& place, T* shared) {
   constexpr int kLeft = Traits::kSums > Traits::kGroups ? Traits::kSums / Traits::kGroups : 1;
   const int first = add_lanes<Traits::kGroup, Traits::kSums>(sum);
   block_barrier();  // all warps have read their last operands
-  const TileStage<Traits> tile{reinterpret_cast<Sum*>(shared)};
+  const TileStaging<Traits> tile{reinterpret_cast<Sum*>(shared)};
   // This lane holds a duplicate of another lane's sum.
   const bool is_duplicate = Traits::kSums < Traits::kGroups && lane >= Traits::kSums * Traits::kGroup;
   if (!is_duplicate) {

@@ -148,7 +148,7 @@ __device__ inline void multiply_dots(const ResolvedTile<T>& place, T* shared) {
   constexpr int kLeft = Traits::kSums / kWaveSize;
   const int first = add_lanes<1, Traits::kSums>(sum);
   block_barrier();  // all warps have read their last B
-  const TileStage<Traits> tile{reinterpret_cast<Sum*>(shared)};
+  const TileStaging<Traits> tile{reinterpret_cast<Sum*>(shared)};
 #pragma unroll
   for (int n = 0; n < kLeft; ++n) tile.sums[wave * Traits::kSums + first + n] = sum[n];
   block_barrier();

@@ -27,7 +27,7 @@ __device__ inline int add_lanes(Sum (&sum)[kAll]) {
 
 // A tile's sums in shared memory, row by row; adjacent threads have adjacent elements.
 template <class Traits>
-struct TileStage {
+struct TileStaging {
   using Sum = typename Traits::Sum;
   static constexpr int kTileSums = Traits::kRows * Traits::kCols, kElements = (kTileSums + Traits::kThreads - 1) / Traits::kThreads;
   Sum* sums;

@@ -15,7 +15,7 @@ enum class Stored { vectors, columns, general };
 // A warp's own part of shared memory: one dense row of sums per lane, as in most C. kWhole: the rows are whole vectors, in C's element type
 // as well.
 template <class Traits, bool kWhole>
-struct RowStage {
+struct RowStaging {
   using Sum = typename Traits::Sum;
   static constexpr int kElements = Traits::kCols, kVector = Traits::kColVector;  // of one lane
   Sum* first;
@@ -93,15 +93,15 @@ struct RowStage {
   }
 };
 
-// A row stage that knows each element's position in the tile, for epilogues and for a C with gaps.
+// A row staging that knows each element's position in the tile, for epilogues and for a C with gaps.
 template <class Traits>
-struct LocatedRowStage : RowStage<Traits, false> {
-  using Stage = RowStage<Traits, false>;
+struct LocatedRowStaging : RowStaging<Traits, false> {
+  using Staging = RowStaging<Traits, false>;
   using Sum = typename Traits::Sum;
   int row, inverse;  // row: the warp's first row of the tile; inverse: 1 / columns in fixed point
 
-  __device__ LocatedRowStage(const Stage& stage, int first_row)
-      : Stage(stage), row(first_row), inverse((1 << kInverseBits) / stage.cols + 1) {}
+  __device__ LocatedRowStaging(const Staging& staging, int first_row)
+      : Staging(staging), row(first_row), inverse((1 << kInverseBits) / staging.cols + 1) {}
 
   // The lane's n-th element.
   __device__ Sum& element(int n) const { return this->first[this->place(n * kWaveSize + this->lane)]; }
@@ -136,7 +136,7 @@ class RowStore {
 
   // `place` is in shared memory. `staged` is the warp's own part of shared memory, of kStagedSums sums.
   __device__ RowStore(const ResolvedTile<T>& place, int lane, Sum* staged)
-      : place_(place), stage_{staged, lane, place.cols}, rows_(place.rows) {
+      : place_(place), staging_{staged, lane, place.cols}, rows_(place.rows) {
     const MatrixView& c = place.matrix[kC];
     const bool aligned = reinterpret_cast<uintptr_t>(c.first) % kVectorBytes == 0;
     gapless_ = kWhole || (aligned && c.row_stride == place.cols && c.col_stride == 1 && !place.fused);
@@ -168,15 +168,16 @@ class RowStore {
 #pragma unroll
     for (int i = 0; i < Traits::kThreadRows; ++i, row += kWaveSize) {
       if (row >= rows_) break;
-      products.put(i, stage_);
+      products.put(i, staging_);
       wave_barrier();
       if (gapless_) {
         const int left = rows_ - row, rows = left < kWaveSize ? left : kWaveSize;
-        stage_.write_gapless(static_cast<Out*>(place_.matrix[kC].first) + static_cast<int64_t>(row) * stage_.cols, rows * stage_.cols);
+        staging_.write_gapless(static_cast<Out*>(place_.matrix[kC].first) + static_cast<int64_t>(row) * staging_.cols,
+                               rows * staging_.cols);
       } else if constexpr (!kWhole) {
-        const LocatedRowStage<Traits> stage(stage_, row);
-        if (place_.fused) apply_epilogue<Out>(stage, place_, 0);
-        write_elements<Out>(stage, place_, 0);
+        const LocatedRowStaging<Traits> staging(staging_, row);
+        if (place_.fused) apply_epilogue<Out>(staging, place_, 0);
+        write_elements<Out>(staging, place_, 0);
       }
       wave_barrier();  // before the sums of the next rows are written
     }
@@ -188,11 +189,11 @@ class RowStore {
     const MatrixView c = place_.matrix[kC];
 #pragma unroll
     for (int i = 0; i < Traits::kThreadRows; ++i) {
-      const int mine = row + i * kWaveSize + stage_.lane;
+      const int mine = row + i * kWaveSize + staging_.lane;
       Out* to = c.at<Out>(mine, 0);
 #pragma unroll
       for (int j = 0; j < Traits::kCols; ++j, to += c.col_stride) {
-        if (j < stage_.cols) store(products.sum[i][j], to, mine < rows_);
+        if (j < staging_.cols) store(products.sum[i][j], to, mine < rows_);
       }
     }
   }
@@ -204,15 +205,15 @@ class RowStore {
     const MatrixView c = place_.matrix[kC];
 #pragma unroll
     for (int i = 0; i < Traits::kThreadRows; ++i, row += kWaveSize) {
-      const int mine = row + stage_.lane;
+      const int mine = row + staging_.lane;
       Out* to = c.at<Out>(mine, 0);
-      products.put(i, stage_);
+      products.put(i, staging_);
       wave_barrier();
 #pragma unroll 1
-      for (int j = 0; j < stage_.cols; j += kVector) {
-        const Vector<Sum, kVector> sums = stage_.neighbours(j);
+      for (int j = 0; j < staging_.cols; j += kVector) {
+        const Vector<Sum, kVector> sums = staging_.neighbours(j);
 #pragma unroll
-        for (int v = 0; v < kVector; ++v, to += c.col_stride) store(sums.element[v], to, j + v < stage_.cols && mine < rows_);
+        for (int v = 0; v < kVector; ++v, to += c.col_stride) store(sums.element[v], to, j + v < staging_.cols && mine < rows_);
       }
       wave_barrier();  // before the sums of the next rows are written
     }
@@ -226,7 +227,7 @@ class RowStore {
   }
 
   const ResolvedTile<T>& place_;
-  RowStage<Traits, kWhole> stage_;
+  RowStaging<Traits, kWhole> staging_;
   int rows_;
   bool gapless_;
 };

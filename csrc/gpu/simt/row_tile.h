@@ -235,9 +235,9 @@ struct RowProducts {
   }
 
   // Writes the sums of the lane's i-th row to the warp's staging memory.
-  template <class Stage>
-  __device__ void put(int i, const Stage& stage) const {
-    stage.put(sum[i]);
+  template <class Staging>
+  __device__ void put(int i, const Staging& staging) const {
+    staging.put(sum[i]);
   }
 
   __device__ static void walk(const ResolvedTile<T>& place, T* shared);

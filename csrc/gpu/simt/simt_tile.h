@@ -54,9 +54,9 @@ __device__ inline void multiply_step(const T* shared_a, const Right* shared_b, i
   for (; left > 0; left -= Traits::kChunk) multiply_chunk();
 }
 
-// Moves the sums to registers other than the accumulators. A vector store takes adjacent registers; without this move the compiler
-// accumulates in the same registers, and six to eight times as many multiply-adds of a large tile have all their operands in one bank of
-// the register file and take two cycles (docs/design/kernels.md, K11). The compiler does not know that the depth is never negative.
+// Moves the sums to registers other than the accumulators. A vector store takes adjacent registers. Without this move the compiler would
+// accumulate in those, and six to eight times as many multiply-adds of a large tile would read all operands from one bank of the register
+// file, which takes two cycles (docs/design/kernels.md, K11). (`depth` is never negative, but the compiler does not know this.)
 template <class Traits, class T, class Sum>
 __device__ inline void move_to_store_registers(const ResolvedTile<T>& place, Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols]) {
   if constexpr (std::is_same_v<Sum, float> && !kCdna && Traits::kIsLarge) {

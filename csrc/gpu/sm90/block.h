@@ -15,6 +15,7 @@
 // What the body asks of a Source:
 //   kFindsEarly     the first tile is found before the previous kernel of the stream has ended
 //   kEqualDepths    the tiles of a cluster have the same depth; otherwise a CTA also skips the extra stages of its peer's tile
+//   kCopiesSource   TMA may copy the matrix that an epilogue adds: source_boxes(tile) says which boxes
 //   kPartialStages  the MMAs end with the tile's last K element: clear_lines() zeroes the rest of that chunk, later chunks are not read
 //   scales(tile, warp, lane)  8-bit operands: a consumer thread's StageScales; scale_columns(tile, lane, sums) applies the scales
 //                   of single columns
@@ -107,11 +108,13 @@ class PipelinedBlock {
   __device__ void copy_by_tma(int lane) const {
     each_tile<Traits>(shared_, [&](const Tile& tile, int slot, Stages& stages) {
       const TileBoxes boxes = source_.boxes(tile);
+      SourceBoxes added{};
+      if constexpr (Source::kCopiesSource) added = source_.source_boxes(tile);
       const int cluster_depth = tile.cluster_depth();
       if constexpr (Copier::kCopiesAlone) wave_barrier();  // all lanes have read the tile
       if (lane == 0) {
         mbarrier_arrive(shared_.tile_empty[slot]);
-        copy_boxes(boxes, cluster_depth, stages);
+        copy_boxes(boxes, added, cluster_depth, stages);
       }
       if constexpr (Copier::kCopiesAlone) {
         wave_barrier();  // bar.sync counts whole warps
@@ -120,13 +123,17 @@ class PipelinedBlock {
     });
   }
 
-  __device__ void copy_boxes(const TileBoxes& boxes, int cluster_depth, Stages& stages) const {
+  __device__ void copy_boxes(const TileBoxes& boxes, const SourceBoxes& added, int cluster_depth, Stages& stages) const {
     for (int k = 0; k < cluster_depth; k += Traits::kDepth, stages.advance()) {
       if (!boxes.by_tma) continue;
       mbarrier_wait(shared_.empty[stages.index], stages.parity ^ 1);
       Mbarrier& full = shared_.full[stages.index];
       if (!VBGEMM_PIPELINE_COPIES || (!Source::kEqualDepths && k >= boxes.depth)) {
-        mbarrier_arrive(full);
+        if (Source::kCopiesSource && added.map) {
+          copy_source_boxes(added, (k - boxes.depth) / Traits::kDepth, shared_.stage[stages.index], full);
+        } else {
+          mbarrier_arrive(full);
+        }
         continue;
       }
       unsigned char* const stage = shared_.stage[stages.index];
@@ -148,6 +155,21 @@ class PipelinedBlock {
           copy_shared(boxes.shares_b, box, stage + Traits::kBoxesA * Traits::kBoxBytesA + box * Traits::kBoxBytes,
                       boxes.b[in_second_cols || in_second_k], boxes.mn_major_b ? mn : k_b, boxes.mn_major_b ? k_b : mn, boxes.matrix, full);
         }
+      }
+    }
+  }
+
+  // Copies the boxes of the stage-th stage of an epilogue's source matrix; none where the stage lies behind its last column.
+  __device__ void copy_source_boxes(const SourceBoxes& from, int stage_index, unsigned char* stage, Mbarrier& full) const {
+    const int left = stage_index * SourceBoxes::kAcross * Traits::kBox;
+    const int across =
+        stage_index < SourceBoxes::kStages ? min(max(from.cols - left + Traits::kBox - 1, 0) / Traits::kBox, SourceBoxes::kAcross) : 0;
+    const int down = (from.rows + Traits::kBox - 1) / Traits::kBox;
+    if (across == 0) return mbarrier_arrive(full);
+    mbarrier_arrive_expect_tx(full, across * down * Traits::kBoxBytes);
+    for (int x = 0; x < across; ++x) {
+      for (int y = 0; y < down; ++y) {
+        tma_load(stage + (x * Traits::kBoxesA + y) * Traits::kBoxBytes, *from.map, left + x * Traits::kBox, y * Traits::kBox, 0, full);
       }
     }
   }
@@ -188,11 +210,28 @@ class PipelinedBlock {
       float sums[Traits::kBlocks][4];
       if constexpr (!Epilogue::kStoresZeros || Traits::kPromotes) clear(sums);
       if (depth > 0) multiply(tile, depth, warp, lane, stages, sums, [&]() __attribute__((always_inline)) { epilogue.store_deferred(); });
+      int used = (depth + Traits::kDepth - 1) / Traits::kDepth * Traits::kDepth;  // K elements of the stages that were used
+      if constexpr (Source::kCopiesSource) {
+        if (tile.source_by_tma) used += add_source(tile, epilogue, lane, stages, sums);
+      }
       const bool keeps_tile = VBGEMM_PIPELINE_STORES && epilogue.store(tile, tiles.index, sums);
-      if constexpr (!Source::kEqualDepths) skip_stages((depth + Traits::kDepth - 1) / Traits::kDepth * Traits::kDepth, tile, lane, stages);
+      if constexpr (!Source::kEqualDepths) skip_stages(used, tile, lane, stages);
       if (!keeps_tile) release_tile(shared_, tiles.index, lane);
     }
     cp_async_bulk_wait_group();
+  }
+
+  // Returns the K elements of the stages that hold the source matrix.
+  __device__ __forceinline__ int add_source(const Tile& tile, const Epilogue& epilogue, int lane, Stages& stages,
+                                            float (&sums)[Traits::kBlocks][4]) const {
+#pragma unroll
+    for (int i = 0; i < SourceBoxes::kStages; ++i, stages.advance()) {
+      mbarrier_wait(shared_.full[stages.index], stages.parity);
+      epilogue.add_source(tile, shared_.stage[stages.index], i, sums);
+      wave_barrier();  // all lanes have read the stage
+      release_stage(stages.index, lane);
+    }
+    return SourceBoxes::kStages * Traits::kDepth;
   }
 
   // Hides from the compiler that the accumulators are zero: it would otherwise zero them again before each layout's mainloop.

@@ -90,7 +90,7 @@ class GroupSource {
   using Parameters = GroupParameters;
   using Tile = RaggedTile;
   using Shared = PipelineShared<Traits, Tile, GroupShared>;
-  static constexpr bool kFindsEarly = false, kEqualDepths = true, kPartialStages = Traits::kContraction;
+  static constexpr bool kFindsEarly = false, kEqualDepths = true, kPartialStages = Traits::kContraction, kCopiesSource = false;
 
   __device__ GroupSource(const Parameters& parameters, Shared& shared, int rank) : parameters_(parameters), shared_(shared), rank_(rank) {}
 

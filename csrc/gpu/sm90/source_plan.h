@@ -20,8 +20,9 @@ struct PlanTraits : PipelineTraits<kMmaKind, 256, 2> {
 template <class T>
 struct PlanTile : ResolvedTile<T> {
   TileMaps* maps;      // in the workspace
-  int longer_depth;    // the longer depth of the cluster's two tiles
+  int longer_depth;    // the K elements for which the longer of the cluster's two tiles has stages
   bool by_tma;         // TMA copies the operands; otherwise threads do
+  bool source_by_tma;  // TMA copies the epilogue's source matrix into stages behind those of K
   bool stored_by_tma;  // TMA stores C
   bool shares_b;       // both tiles of the cluster need the same columns of B
   bool last;           // marks the end of the work; not a tile
@@ -34,11 +35,12 @@ struct PlanTile : ResolvedTile<T> {
 struct TileColumns {
   const void* columns;
   int32_t row_stride, col_stride, cols, depth;
+  int32_t source_depth, unused;  // the K elements for which further stages hold the epilogue's source matrix
 };
 
 template <int kTiles>
 struct PlanShared {
-  alignas(128) CUtensorMap map[3];  // the finder updates these for each tile before it publishes them
+  alignas(128) CUtensorMap map[4];  // the finder updates these for each tile before it publishes them
   TileColumns mine, peer[kTiles];   // of this CTA, and of its peer
   Mbarrier peer_full[kTiles];
 };
@@ -51,7 +53,7 @@ class PlanSource {
   using Parameters = PlanParameters;
   using Tile = PlanTile<T>;
   using Shared = PipelineShared<Traits, Tile, PlanShared<Traits::kTiles>>;
-  static constexpr bool kFindsEarly = true, kEqualDepths = false, kPartialStages = false;
+  static constexpr bool kFindsEarly = true, kEqualDepths = false, kPartialStages = false, kCopiesSource = true;
 
   __device__ PlanSource(const Parameters& parameters, Shared& shared, int rank)
       : parameters_(parameters.call), maps_(parameters), shared_(shared), rank_(rank) {}
@@ -71,6 +73,7 @@ class PlanSource {
     copy_words(shared_.source.map[kA], maps_.factor);
     copy_words(shared_.source.map[kB], maps_.factor);
     copy_words(shared_.source.map[kC], maps_.result);
+    copy_words(shared_.source.map[kSource], maps_.factor);
     PipelineState<Traits::kTiles> slot;
     PipelineState<kTilesWithMaps> maps;
     for (int first = block_index() / Traits::kCluster * Traits::kCluster; first < parameters_.launch_blocks; first += grid_blocks()) {
@@ -97,6 +100,10 @@ class PlanSource {
     boxes.shares_b = tile.shares_b;
     boxes.depth = tile.depth;
     return boxes;
+  }
+
+  __device__ SourceBoxes source_boxes(const Tile& tile) const {
+    return {tile.source_by_tma ? &tile.maps->source : nullptr, tile.rows, tile.cols};
   }
 
   static __device__ bool computes(const Tile& tile, int half) { return tile.rows > half * 64 && tile.cols > 0; }
@@ -150,26 +157,35 @@ class PlanSource {
     const int lane = thread_index();
     Tile& place = shared_.tile[at.index];
     if (lane == 0) place.code = kNoCode;
-    if (range.tile < range.end) find_tile<false>(parameters_, range.tile, extent_of, place);
+    if (range.tile < range.end) find_tile<true>(parameters_, range.tile, extent_of, place);
     wave_barrier();
 
-    const bool is_valid = place.code != kNoCode;
+    const bool is_valid = place.code != kNoCode, has_source = is_valid && place.fused && place.matrix[kSource].first;
     LinesOfMatrix lines{};
-    if (is_valid && lane <= kC) {
+    if (is_valid && lane <= kC + has_source) {
       const int bytes = lane < kC ? static_cast<int>(sizeof(T)) : result_bytes<T>(place.result_type());
       lines = tma_lines_of(place.matrix[lane], lane == kB ? place.depth : place.rows, lane == kA ? place.depth : place.cols, bytes);
+      if (lane >= kC && is_column_major(place.matrix[lane])) lines.data = nullptr;
     }
     const bool copies = shfl(lines.data != nullptr, kA) && shfl(lines.data != nullptr, kB);
     // TMA stores rows only in the call's result type, and in whole 16-byte vectors: after the last column of other rows, it would overwrite
-    // up to 14 bytes that do not belong to this tile.
-    const bool fits = is_valid && !place.fused && !is_column_major(place.matrix[kC]) && place.result_type() == parameters_.result;
-    const bool stored_by_tma = shfl(lines.data != nullptr && lines.whole_vectors, kC) && fits;
+    // up to 14 bytes that do not belong to this tile. Registers have room for the epilogue's source matrix, rounded to 16 bits, alone.
+    const bool narrow_results = is_valid && !place.stores_sums(),
+               copies_source = copies && narrow_results && shfl(lines.data != nullptr, kSource);
+    const bool fits = is_valid && place.result_type() == parameters_.result && (narrow_results || !place.mirror) &&
+                      (!place.fused || (!place.matrix[kBias].first && place.activation == Activation::none)) &&
+                      (!has_source || copies_source);
+    const bool stored_by_tma = shfl(lines.data != nullptr && lines.whole_vectors, kC) && fits, source_by_tma = stored_by_tma && has_source;
     if (lane == 0) {
       const MatrixView& b = place.matrix[kB];
-      shared_.source.mine = {};
-      if (is_valid) shared_.source.mine.depth = place.depth;
+      TileColumns& mine = shared_.source.mine;
+      mine = {};
+      if (is_valid) mine.depth = place.depth;
+      if (source_by_tma) mine.source_depth = SourceBoxes::kStages * Traits::kDepth;
       if (copies) {
-        shared_.source.mine = {b.first, static_cast<int32_t>(b.row_stride), static_cast<int32_t>(b.col_stride), place.cols, place.depth};
+        mine.columns = b.first;
+        mine.row_stride = static_cast<int32_t>(b.row_stride), mine.col_stride = static_cast<int32_t>(b.col_stride);
+        mine.cols = place.cols;
       }
       mbarrier_arrive_expect_tx(shared_.source.peer_full[at.index], sizeof(TileColumns));
     }
@@ -183,14 +199,18 @@ class PlanSource {
     wave_barrier();
     TileMaps& maps = static_cast<TileMaps*>(const_cast<void*>(parameters_.maps))[block_index() * kTilesWithMaps + maps_index];
     await_previous_kernel();  // which may still be using the workspace
-    publish_tensormaps<kC + 1>(&maps.a, shared_.source.map);
+    publish_tensormaps<kSource + 1>(&maps.a, shared_.source.map);
 
     mbarrier_wait(shared_.source.peer_full[at.index], at.parity);
     const bool same = popc_ballot(lane < kWords && peer[lane] != mine[lane]) == 0;
     if (lane > 0) return;
     if (!is_valid) place.rows = place.cols = place.depth = 0;
     place.maps = &maps;
-    place.longer_depth = max(place.depth, shared_.source.peer[at.index].depth);
+    const TileColumns& other = shared_.source.peer[at.index];
+    const auto staged = [](int depth, int source) { return (depth + Traits::kDepth - 1) / Traits::kDepth * Traits::kDepth + source; };
+    place.longer_depth =
+        max(staged(place.depth, source_by_tma ? SourceBoxes::kStages * Traits::kDepth : 0), staged(other.depth, other.source_depth));
+    place.source_by_tma = source_by_tma;
     place.by_tma = copies;
     place.stored_by_tma = stored_by_tma;
     place.shares_b = copies && same;

@@ -8,7 +8,7 @@
 namespace vbgemm {
 
 struct TileMaps {
-  CUtensorMap a, b, c;
+  CUtensorMap a, b, c, source;  // `source` is set only where TMA copies it
 };
 static_assert(sizeof(TileMaps) == kTileMapBytes);
 

@@ -224,11 +224,11 @@ class LineCopy {
     if (copy < ByVectors::kCopies) start_part(place_of<ByVectors>(shared, thread, copy, place), first + copy * step + place, count);
   }
 
-  using Piece = Vector<uint32_t, 4>;
+  using Words = Vector<uint32_t, 4>;
 
   // Returns the eight 2-byte elements from the `shift`-th on. (Written without loops, as is the code below: nvcc's optimizer walks the
   // whole kernel for every loop that it unrolls, and this code occurs in a kernel a hundred times.)
-  __device__ static Piece shifted_vector(const Piece& low, const Piece& high, int shift) {
+  __device__ static Words shifted_vector(const Words& low, const Words& high, int shift) {
     const bool by_two = shift & 4, by_one = shift & 2;  // words
     const uint32_t* const l = low.element;
     const uint32_t* const h = high.element;
@@ -240,11 +240,11 @@ class LineCopy {
   }
 
   // Returns the first `count` elements of a vector, followed by zeros.
-  __device__ static Piece first_items(const Piece& x, int count) {
+  __device__ static Words first_items(const Words& x, int count) {
     return {{first_of_word<0>(x, count), first_of_word<1>(x, count), first_of_word<2>(x, count), first_of_word<3>(x, count)}};
   }
   template <int kWord>
-  __device__ static uint32_t first_of_word(const Piece& x, int count) {
+  __device__ static uint32_t first_of_word(const Words& x, int count) {
     const uint32_t word = x.element[kWord];
     return count > 2 * kWord + 1 ? word : count > 2 * kWord ? word & 0xffffu : 0;
   }
@@ -257,12 +257,12 @@ class LineCopy {
     wave_barrier();
 #pragma unroll
     for (int i = 0; i < ByVectors::kCopies; ++i) {
-      Piece* const piece = reinterpret_cast<Piece*>(place_of<ByVectors>(shared, thread, i));
-      const Piece low = *piece, high = *reinterpret_cast<const Piece*>(place_of<ByVectors>(shared, thread, i, kVectorItems));
+      Words* const words = reinterpret_cast<Words*>(place_of<ByVectors>(shared, thread, i));
+      const Words low = *words, high = *reinterpret_cast<const Words*>(place_of<ByVectors>(shared, thread, i, kVectorItems));
       wave_barrier();
-      Piece result = shifted_vector(low, high, shift);
+      Words result = shifted_vector(low, high, shift);
       if (items < Lines::kItems) result = first_items(result, items - ByVectors::item(thread));
-      *piece = result;
+      *words = result;
     }
   }
 

@@ -15,7 +15,7 @@ class TensorDotReader {
  public:
   using Line = typename Traits::Line;
   static constexpr int kLinesInFlight = kVectors || sizeof(T) > 2 ? Traits::kLines : 1;
-  using Pieces = typename Line::Piece[2][kLinesInFlight];
+  using LineRegisters = typename Line::Registers[2][kLinesInFlight];
 
   // `a` is in shared memory and is read again at each step, which is cheaper than holding it in registers.
   __device__ TensorDotReader(const MatrixView& a, int rows) : a_(a) {
@@ -30,13 +30,13 @@ class TensorDotReader {
   // Reads the vectors of the lines that begin at K element `k`. kWhole: all of their elements exist; otherwise elements from `depth` on are
   // zero. (A run-time test here would make both cases meet in the same registers, through moves that wait for the loads.)
   template <bool kWhole>
-  __device__ void read(int k, int depth, Pieces& x) const {
-    const int begin = k + thread_index() % 4 * Line::kPiece;
+  __device__ void read(int k, int depth, LineRegisters& x) const {
+    const int begin = k + thread_index() % 4 * Line::kVectorItems;
     const int64_t col_stride = kVectors ? 1 : a_.col_stride;
     const T* const from[2] = {first_[0] + begin * col_stride, first_[1] + begin * col_stride};
 #pragma unroll
     for (int line = 0; line < kLinesInFlight; ++line) {
-      const int ahead = line * Line::kDepth, left = kWhole ? Line::kPiece : depth - begin - ahead;
+      const int ahead = line * Line::kDepth, left = kWhole ? Line::kVectorItems : depth - begin - ahead;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if constexpr (kVectors) {
@@ -51,15 +51,15 @@ class TensorDotReader {
 
  private:
   // Returns the first `count` elements of a vector, followed by zeros.
-  __device__ static typename Line::Piece elements(const T* from, int64_t stride, int count) {
-    T element[Line::kPiece] = {};
+  __device__ static typename Line::Registers elements(const T* from, int64_t stride, int count) {
+    T element[Line::kVectorItems] = {};
 #pragma unroll
-    for (int e = 0; e < Line::kPiece; ++e) {
+    for (int e = 0; e < Line::kVectorItems; ++e) {
       if (e < count) load_bytes<sizeof(T)>(&element[e], from + e * stride);
     }
-    typename Line::Piece piece;
-    memcpy(&piece, element, sizeof piece);
-    return piece;
+    typename Line::Registers registers;
+    memcpy(&registers, element, sizeof registers);
+    return registers;
   }
 
   const MatrixView& a_;
@@ -67,11 +67,11 @@ class TensorDotReader {
 };
 
 // sums += A B for kLinesInFlight lines; `b` points to their part of B.
-template <class Traits, class LinesB, class T, class Piece, int kLinesInFlight>
-__device__ inline void multiply_lines(const Piece (&x)[2][kLinesInFlight], const T* b, Sums<Traits>& sums) {
+template <class Traits, class LinesB, class T, class Registers, int kLinesInFlight>
+__device__ inline void multiply_lines(const Registers (&x)[2][kLinesInFlight], const T* b, Sums<Traits>& sums) {
 #pragma unroll
   for (int line = 0; line < kLinesInFlight; ++line) {
-    Piece y[Traits::kBlocksN];
+    Registers y[Traits::kBlocksN];
 #pragma unroll
     for (int j = 0; j < Traits::kBlocksN; ++j) y[j] = LinesB::read(b, line, j);
 #pragma unroll
@@ -112,7 +112,7 @@ __device__ inline void add_dots(const ResolvedTile<T>& place, T* shared, Mode mo
   T* stage = shared;
   const auto take_step = [&](auto whole, int k) __attribute__((always_inline)) {
     constexpr bool kWhole = decltype(whole)::value;
-    typename Reader::Pieces x;
+    typename Reader::LineRegisters x;
     rows.template read<kWhole>(k, depth, x);
     cp_async_wait_group<Traits::kStages - 2>();
     copy.finish(stage, kIsKMajorB ? depth - k : LinesB::kItems);

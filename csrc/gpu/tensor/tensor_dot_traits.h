@@ -9,9 +9,9 @@ namespace vbgemm {
 // An mma instruction assigns other K elements to the lane, but a sum over K does not change if A and B are permuted alike.
 template <class T>
 struct DotLine {
-  static constexpr int kPiece = kVectorBytes / static_cast<int>(sizeof(T)), kDepth = 4 * kPiece;
+  static constexpr int kVectorItems = kVectorBytes / static_cast<int>(sizeof(T)), kDepth = 4 * kVectorItems;
   static constexpr int kWords = kVectorBytes / static_cast<int>(sizeof(Register<T>));  // registers in a vector
-  using Piece = Vector<Register<T>, kWords>;
+  using Registers = Vector<Register<T>, kWords>;
 };
 
 // B in shared memory, K-major, so that a lane reads a vector by one access. Adjacent columns lie in different banks. kKMajor: B is K-major
@@ -33,10 +33,10 @@ struct DotColumns {
   // The address of this lane's first vector, and its vector of one line in a block of eight columns.
   __device__ static int first() {
     const int lane = thread_index() % kLanes;
-    return lane / 4 * kPitch + lane % 4 * Line::kPiece;
+    return lane / 4 * kPitch + lane % 4 * Line::kVectorItems;
   }
-  __device__ static typename Line::Piece read(const T* first, int line, int block) {
-    return *reinterpret_cast<const typename Line::Piece*>(first + 8 * block * kPitch + line * kLineElements);
+  __device__ static typename Line::Registers read(const T* first, int line, int block) {
+    return *reinterpret_cast<const typename Line::Registers*>(first + 8 * block * kPitch + line * kLineElements);
   }
 };
 
@@ -62,10 +62,10 @@ struct DotSteps {
   }
 
   __device__ static int first() { return thread_index() % kLanes * 8; }
-  __device__ static typename Line::Piece read(const T* first, int line, int block) {
-    typename Line::Piece piece;
-    ldmatrix_x4_trans(first + block * kBlock + line * kLineElements, piece.element);
-    return piece;
+  __device__ static typename Line::Registers read(const T* first, int line, int block) {
+    typename Line::Registers registers;
+    ldmatrix_x4_trans(first + block * kBlock + line * kLineElements, registers.element);
+    return registers;
   }
 };
 

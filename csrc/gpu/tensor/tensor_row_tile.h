@@ -17,7 +17,7 @@ struct TensorRowTraits : RowTraits<LeftOf<kKind_>, kIndex> {
   static constexpr Kind kKind = kKind_;
   static constexpr int kBlocksM = 1, kBlocksN = Base::kCols / 8, kBlocksOfRows = Base::kWaveRows / 16;  // products of 16 x 8
   static_assert(Base::kTensor && Base::kWaveRows % kWaveSize == 0 && kBlocksN * 8 == Base::kCols);
-  static_assert(Base::kDepth % Line::kDepth == 0 && LinesB::kElements == Base::kElementsOfB && Line::kPiece == Base::kVector);
+  static_assert(Base::kDepth % Line::kDepth == 0 && LinesB::kElements == Base::kElementsOfB && Line::kVectorItems == Base::kVector);
 };
 
 // A warp's rows of A, read directly from global memory. Rows beyond the tile's last row read the last row again; nothing will be stored for
@@ -61,14 +61,14 @@ struct TensorRowProducts {
     const int t = lane % 4;
     const T* b = shared + Traits::LinesB::first();
 #pragma unroll 1
-    for (int k = t * Line::kPiece; k - t * Line::kPiece < depth; k += Line::kDepth, b += Line::kDepth) {
-      typename Line::Piece y[Traits::kBlocksN];
+    for (int k = t * Line::kVectorItems; k - t * Line::kVectorItems < depth; k += Line::kDepth, b += Line::kDepth) {
+      typename Line::Registers y[Traits::kBlocksN];
 #pragma unroll
       for (int j = 0; j < Traits::kBlocksN; ++j) y[j] = Traits::LinesB::read(b, 0, j);
       // Sixteen rows at a time, because all at once would take too many registers.
 #pragma unroll
       for (int i = 0; i < Traits::kBlocksOfRows; ++i) {
-        typename Line::Piece x[2];
+        typename Line::Registers x[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) read(rows, lane, 2 * i + half, k, depth - k, x[half]);
 #pragma unroll
@@ -85,12 +85,12 @@ struct TensorRowProducts {
 
   // Reads a lane's vector of a line, for eight rows.
   template <class Rows>
-  __device__ static void read(const Rows& rows, int lane, int eight, int k, int count, typename Line::Piece& x) {
+  __device__ static void read(const Rows& rows, int lane, int eight, int k, int count, typename Line::Registers& x) {
     if constexpr (sizeof(T) == 2 && Rows::kStreams) {
       if (rows.in_columns()) {
         // The line consists of four vectors; the w-th pair of elements of each vector belongs to the w-th matrix. A row of the matrix is
         // one K element, and each lane gets a pair of elements of its own vector.
-        const int matrix = lane / 8, row = lane % 8, ahead = (row / 2 - lane % 4) * Line::kPiece + 2 * matrix + row % 2;
+        const int matrix = lane / 8, row = lane % 8, ahead = (row / 2 - lane % 4) * Line::kVectorItems + 2 * matrix + row % 2;
         ldmatrix_x4_trans(rows.eight_rows(eight, ahead < count ? k + ahead : 0), x.element);
 #pragma unroll
         for (int w = 0; w < Line::kWords; ++w) {
@@ -105,23 +105,23 @@ struct TensorRowProducts {
   }
 
   // Writes the sums to the warp's staging memory; the i-th call writes as many rows as a warp has lanes.
-  template <class Stage>
-  __device__ void put(int i, const Stage& stage) const {
+  template <class Staging>
+  __device__ void put(int i, const Staging& staging) const {
     constexpr int kHalves = kWaveSize / 8;
-    const int g = stage.lane / 4, t = stage.lane % 4;
+    const int g = staging.lane / 4, t = staging.lane % 4;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      const int row = (8 * half + g) * stage.cols;
+      const int row = (8 * half + g) * staging.cols;
 #pragma unroll
       for (int j = 0; j < Traits::kBlocksN; ++j) {
         const auto& sum = sums[(i * kHalves + half) / 2][0][j];
         const int col = 8 * j + 2 * t;
         const Vector<Sum, 2> two = {{sum[half % 2 * 2], sum[half % 2 * 2 + 1]}};
-        if (stage.swizzled()) {  // in whole vectors, which hold two adjacent sums
-          if (col < stage.cols) *reinterpret_cast<Vector<Sum, 2>*>(stage.first + stage.place(row + col)) = two;
+        if (staging.swizzled()) {  // in whole vectors, which hold two adjacent sums
+          if (col < staging.cols) *reinterpret_cast<Vector<Sum, 2>*>(staging.first + staging.place(row + col)) = two;
         } else {
-          if (col < stage.cols) stage.first[row + col] = two.element[0];
-          if (col + 1 < stage.cols) stage.first[row + col + 1] = two.element[1];
+          if (col < staging.cols) staging.first[row + col] = two.element[0];
+          if (col + 1 < staging.cols) staging.first[row + col + 1] = two.element[1];
         }
       }
     }

@@ -92,19 +92,20 @@ template <class T, int kOuter, int kDepth, bool kKMajor_>
 struct SwizzledLines {
   static constexpr bool kKMajor = kKMajor_;
   static constexpr int kLines = kKMajor ? kOuter : kDepth, kItems = kKMajor ? kDepth : kOuter;
-  static constexpr int kPiece = kVectorBytes / static_cast<int>(sizeof(T)), kRow = 8 * kPiece, kColumn = kLines * kRow;
+  static constexpr int kVectorItems = kVectorBytes / static_cast<int>(sizeof(T)), kRow = 8 * kVectorItems, kColumn = kLines * kRow;
   static constexpr int kElements = kLines * kItems;
   static constexpr bool kVectorsOnly = sizeof(T) == 2, kMayTranspose = sizeof(T) == 4;
   static_assert(kItems % kRow == 0 && kLines % 8 == 0);
 
   // As in Lines, `line` and `ahead` have no bits in common, so that lines far ahead are at constant distances.
   static constexpr __host__ __device__ int at(int line, int item, int ahead = 0) {
-    return item / kRow * kColumn + (line + ahead) * kRow + ((item / kPiece ^ line) % 8 ^ ahead % 8) * kPiece + item % kPiece;
+    return item / kRow * kColumn + (line + ahead) * kRow + ((item / kVectorItems ^ line) % 8 ^ ahead % 8) * kVectorItems +
+           item % kVectorItems;
   }
 
   // kDepthStep: distance between the K steps of one instruction and the next. kOuterStep: distance between 64 rows of A (columns of B) and
   // the next 64.
-  static constexpr int kDepthStep = kKMajor ? 2 * kPiece : 16 * kRow, kOuterStep = kKMajor ? 64 * kRow : kColumn;
+  static constexpr int kDepthStep = kKMajor ? 2 * kVectorItems : 16 * kRow, kOuterStep = kKMajor ? 64 * kRow : kColumn;
   static constexpr int kEightLines = 8 * kRow;
 };
 

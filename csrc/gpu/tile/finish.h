@@ -1,8 +1,8 @@
 // The last step from sums in shared memory to C: apply the epilogue and convert to the result type. (Tensor tiles do this by vectors, in
 // tensor_store.h.)
 //
-// A "stage", here, is one thread's view of the sums in shared memory, or of one pass over them where not all sums fit. Every layout of the
-// sums has a stage type of its own: Stage (tile_store.h), RowStage (row_store.h), TileStage (lane_sums.h), Band (mfma_store.h) and
+// "Staging" is one thread's view of the sums that are staged in shared memory, or of one pass over them where not all sums fit. Every
+// layout of the sums has its own type: Staging (tile_store.h), RowStaging (row_store.h), TileStaging (lane_sums.h), Band (mfma_store.h) and
 // AddPartialSums::Elements (add_partial_sums.h). Each has the members
 //
 //   static constexpr int kElements;                       the number of elements that the thread handles per pass
@@ -23,10 +23,10 @@ struct Location {
 };
 
 // Applies element = activation(alpha element + beta source + bias), by two multiply-adds, to a thread's elements of one pass.
-template <class Out, class Stage, class T>
-__device__ inline void apply_epilogue(const Stage& stage, const ResolvedTile<T>& place, int pass) {
+template <class Out, class Staging, class T>
+__device__ inline void apply_epilogue(const Staging& staging, const ResolvedTile<T>& place, int pass) {
   using Sum = Accumulator<T>;
-  constexpr int kElements = Stage::kElements, kRoom = 32 / static_cast<int>(sizeof(Sum));
+  constexpr int kElements = Staging::kElements, kRoom = 32 / static_cast<int>(sizeof(Sum));
   constexpr int kInFlight = kElements < kRoom ? kElements : kRoom;  // so that their loads overlap
   const MatrixView source = place.matrix[kSource], bias = place.matrix[kBias];
   const Sum alpha = place.alpha, beta = place.beta;
@@ -37,35 +37,35 @@ __device__ inline void apply_epilogue(const Stage& stage, const ResolvedTile<T>&
 #pragma unroll
     for (int n = 0; n < kInFlight; ++n) {
       rest[n] = nothing<Sum>();
-      const Location at = stage.locate(tile, pass, begin + n);
+      const Location at = staging.locate(tile, pass, begin + n);
       if (bias.first && at.inside) rest[n] = widen(*bias.template at<Out>(at.row, at.col));
     }
 #pragma unroll
     for (int n = 0; n < kInFlight; ++n) {
-      const Location at = stage.locate(tile, pass, begin + n);
+      const Location at = staging.locate(tile, pass, begin + n);
       if (source.first && at.inside) rest[n] = scale_and_add(beta, widen(*source.template at<Out>(at.row, at.col)), rest[n]);
     }
 #pragma unroll
-    for (int n = 0; n < kInFlight; ++n) stage.element(begin + n) = scale_sum(alpha, stage.element(begin + n), rest[n]);
+    for (int n = 0; n < kInFlight; ++n) staging.element(begin + n) = scale_sum(alpha, staging.element(begin + n), rest[n]);
   }
   if (place.activation == Activation::none) return;
 #pragma unroll 1
-  for (int n = 0; n < kElements; ++n) stage.element(n) = activate(place.activation, stage.element(n));
+  for (int n = 0; n < kElements; ++n) staging.element(n) = activate(place.activation, staging.element(n));
 }
 
-template <class Out, class Stage, class T>
-__device__ inline void write_elements(const Stage& stage, const ResolvedTile<T>& place, int pass) {
+template <class Out, class Staging, class T>
+__device__ inline void write_elements(const Staging& staging, const ResolvedTile<T>& place, int pass) {
   // The view is copied to registers because the compiler cannot rule out that a store to C overwrites it.
   const MatrixView c = place.matrix[kC];
   const Extent tile{place.rows, place.cols};
-  constexpr int kUnroll = Stage::kElements < 8 ? Stage::kElements : 8;  // their addresses usually are at constant distances
+  constexpr int kUnroll = Staging::kElements < 8 ? Staging::kElements : 8;  // their addresses usually are at constant distances
 #pragma unroll 1
-  for (int begin = 0; begin < Stage::kElements; begin += kUnroll) {
+  for (int begin = 0; begin < Staging::kElements; begin += kUnroll) {
 #pragma unroll
     for (int n = 0; n < kUnroll; ++n) {
-      const Location at = stage.locate(tile, pass, begin + n);
+      const Location at = staging.locate(tile, pass, begin + n);
       Out result;
-      narrow(stage.element(begin + n), result);
+      narrow(staging.element(begin + n), result);
       store_bytes_if<sizeof(Out)>(at.inside, c.template at<Out>(at.row, at.col), &result);
     }
   }

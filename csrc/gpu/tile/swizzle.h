@@ -8,8 +8,8 @@ namespace vbgemm {
 // The swizzled position of the 16-byte vector `number`: a line across all banks holds eight vectors, which are XORed with the line index.
 __device__ inline int swizzled_vector(int number) { return number ^ (number >> 3 & 7); }
 
-// The swizzled positions of a lane's vectors, kVectorsPerTurn adjacent ones in each turn. The swizzle is periodic: a lane only needs the
-// positions of its first kPeriod turns, since those kPeriod turns later are kPeriodVectors further on.
+// The swizzled positions of a lane's vectors, of which it has kVectorsPerTurn adjacent ones in each turn. The swizzle is periodic: turn
+// i + kPeriod has the positions of turn i plus kPeriodVectors, so a lane stores the positions of the first kPeriod turns alone.
 template <int kVectorsPerTurn>
 struct LaneVectors {
   static constexpr int kRepeat = 64, kVectorsPerWave = kVectorsPerTurn * kWaveSize;

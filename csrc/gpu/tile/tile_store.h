@@ -28,7 +28,7 @@ __device__ inline void store_vectors(const MatrixView& c, int rows, int cols, co
 // A warp's own region of shared memory, in which its lanes exchange their sums so that adjacent lanes get adjacent elements of C. Each pass
 // exchanges kPassRows rows of every thread. After the exchange a lane touches its own elements only, so that one barrier is enough.
 template <class Traits, class Sum>
-struct Stage {
+struct Staging {
   static constexpr int kVector = Traits::kColVector, kVectorsAcross = Traits::kThreadCols / kVector;
   static constexpr int kPatchCols = Traits::kWaveCols * kVector,
                        kPatch = Traits::kWaveRows * kPatchCols;              // one vector from each thread of a warp
@@ -38,7 +38,7 @@ struct Stage {
   int lane;
   Sum* region;
 
-  __device__ Stage(int index, Sum* shared)
+  __device__ Staging(int index, Sum* shared)
       : thread(grid_place<Traits>(index)), lane(index % kWaveSize), region(shared + index / kWaveSize * kWaveSize * kElements) {}
 
   __device__ void put(const Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols], int pass) const {
@@ -70,14 +70,14 @@ struct Stage {
 // For a C with unaligned rows and for tiles with an epilogue. The store's code exists once instead of once per accumulator.
 template <class Out, class Traits, class T, class Sum>
 __device__ inline void store_staged(const ResolvedTile<T>& place, const Sum (&sum)[Traits::kThreadRows][Traits::kThreadCols], Sum* shared) {
-  const Stage<Traits, Sum> stage(thread_index(), shared);
+  const Staging<Traits, Sum> staging(thread_index(), shared);
   block_barrier();  // all threads have read the last step's operands
 #pragma unroll
   for (int pass = 0; pass < Traits::kThreadRows; pass += Traits::kPassRows) {
-    stage.put(sum, pass);
+    staging.put(sum, pass);
     wave_barrier();
-    if (place.fused) apply_epilogue<Out>(stage, place, pass);
-    write_elements<Out>(stage, place, pass);
+    if (place.fused) apply_epilogue<Out>(staging, place, pass);
+    write_elements<Out>(staging, place, pass);
     wave_barrier();
   }
 }

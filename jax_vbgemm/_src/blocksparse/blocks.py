@@ -58,7 +58,7 @@ class Blocks:
             self._check(sector, block, first)
 
     def _reduced(self, blocks: Mapping[Sector, Any], modulus: Modulus) -> dict[Sector, Sector]:
-        """The sectors as they are written, by their charges modulo `modulus`."""
+        """{sector with its charges modulo `modulus`: the same sector as the caller wrote it}."""
         written: dict[Sector, Sector] = {}
         for sector in blocks:
             try:

@@ -211,7 +211,7 @@ def _array(block: Operand) -> Any:
 
 
 def _levels(layout: Layout, axes: Axes) -> Levels:
-    """These axes as one dimension."""
+    """The levels of one dimension that joins these axes."""
     return tuple(level for axis in axes for level in layout.dimensions[axis]) or ((1, 1),)
 
 

@@ -79,7 +79,7 @@ class Decider:
         return kinds
 
     def on_levels(self) -> list[Decision]:
-        """The decisions for the levels that the nodes have."""
+        """A decision for the sums of each level and kind: which of them become one call. Nodes already have levels."""
         fused = fused_operands(self.program) if calls_of(self.device).fuses_operands else ()
         indices_by_kind: dict[tuple[int, Hashable], list[DotSum]] = {}
         for node in self.program.nodes:

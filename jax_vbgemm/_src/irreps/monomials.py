@@ -60,7 +60,7 @@ class Monomials:
         object.__setattr__(self, "key", self.components.tobytes() + self.constants.tobytes())
 
     def columns(self, operand: int) -> slice:
-        """Those of `components` that belong to an operand."""
+        """The columns of `components` that hold an operand's factors."""
         first = sum(self.powers[:operand])
         return slice(first, first + self.powers[operand])
 
@@ -100,7 +100,7 @@ def _derivative(of: Monomials, operand: int) -> Monomials:
 
 @lru_cache(maxsize=256)
 def _transposed(of: Monomials, operand: int) -> Monomials:
-    """With the cotangent in the place of an operand of power 1."""
+    """The monomials of the derivative by an operand of power 1, whose place the cotangent takes."""
     column, components, sizes = of.columns(operand).start, of.components.copy(), list(of.sizes)
     components[:, [column, -1]] = components[:, [-1, column]]
     sizes[operand], sizes[-1] = sizes[-1], sizes[operand]
@@ -108,7 +108,7 @@ def _transposed(of: Monomials, operand: int) -> Monomials:
 
 
 def sum_of_monomials(operands: Sequence[jax.Array], of: Monomials) -> jax.Array:
-    """(rows, components, channels)."""
+    """The sum of constants times products of components of the operands, (rows, components, channels)."""
     result: jax.Array = sum_of_monomials_p.bind(*compat.unite_varying(operands), of=of)
     return result
 

@@ -74,9 +74,13 @@ def divided(
         layouts = [_layouts(this_round, stacks) for this_round in rounds]
         received = [[layout.received(arrays, axes.names) for layout in this_round] for this_round in layouts]
         sent: tuple[Sequence[Layout], Sequence[Any]] = (), ()
+        waited: list[jax.Array] = []
         for this_round, round_layouts, operands in zip(rounds, layouts, received, strict=True):
+            # Otherwise XLA might wait for the operands of this round before it computes the previous one, and for the
+            # previous round's results before it computes this one.
+            if waited:
+                operands = jax.tree.map(lambda rows, waited=waited: after(rows, waited), operands)
             outgoing = _computed(function, this_round, round_layouts, arrays, operands, extras, axes)
-            # Otherwise XLA might use the previous round's results, and wait for them, before it computes this round's.
             waited = jax.tree.leaves(outgoing)
             _collect(sent[0], jax.tree.map(lambda rows, waited=waited: after(rows, waited), sent[1]), found)
             pairs = zip(round_layouts, outgoing, strict=True)
@@ -123,9 +127,10 @@ def _computed(
     def filled(
         device: int | None, arrays: Sequence[jax.Array], received: Sequence[Any], indices: Any, extras: Any
     ) -> list[Any]:
-        round_layouts = zip(layouts, received, strict=True)
-        parts = [x for layout, operands in round_layouts for x in layout.parts(arrays, operands, device, index)]
-        places = [layout.places(device or 0) for layout in layouts]
+        opened = [layout.opened(rows, device or 0) for layout, rows in zip(layouts, received, strict=True)]
+        pairs = list(zip(layouts, opened, strict=True))
+        parts = [x for layout, operands in pairs for x in layout.parts(arrays, operands, device, index)]
+        places = [layout.places(operands, device or 0) for layout, operands in pairs]
         into = [view for _, views in places for view in views]
         dtypes = [layout.result for layout in layouts for _ in layout.shares[device or 0]]
         values = iter(function(parts, indices, extras, into, dtypes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -46,14 +47,17 @@ class Layout:
         """The operands that devices send each other before the round."""
         del arrays, names
 
-    def parts(
-        self, arrays: Sequence[jax.Array], received: Any, device: int | None, index: jax.Array
-    ) -> list[jax.Array]:
+    def opened(self, received: Any, device: int) -> Any:
+        """What the device has received, in the order of its own memory."""
+        del device
+        return received
+
+    def parts(self, arrays: Sequence[jax.Array], opened: Any, device: int | None, index: jax.Array) -> list[jax.Array]:
         """The matrices of a device's pieces."""
         raise NotImplementedError
 
-    def places(self, device: int) -> tuple[Any, list[View | None]]:
-        """An empty buffer for the results, and the position of each result in it."""
+    def places(self, opened: Any, device: int) -> tuple[Any, list[View | None]]:
+        """Buffers for the results, whose values don't matter, and the position of each result in one of them."""
         return None, [None] * len(self.shares[device])
 
     def outgoing(self, buffer: Any, device: int, values: Iterator[Any]) -> Any:
@@ -76,9 +80,7 @@ class Layers(Layout):
         super().__init__(shares, stacks)
         self.counts = {p.array: stacks[p.array].shape[0] // len(shares) for p in shares[0]}  # of one device
 
-    def parts(
-        self, arrays: Sequence[jax.Array], received: Any, device: int | None, index: jax.Array
-    ) -> list[jax.Array]:
+    def parts(self, arrays: Sequence[jax.Array], opened: Any, device: int | None, index: jax.Array) -> list[jax.Array]:
         found = []
         for piece in self.shares[device or 0]:
             start = piece.start % self.counts[piece.array]
@@ -99,50 +101,84 @@ class Slices(Layout):
     """Each device holds a slice of each matrix, some rows or some columns.
 
     An all-to-all sends the slices of a matrix to the device that computes it, another one the slices of the result
-    back. Row i of a buffer is for device i before it is sent, and from device i afterwards.
+    back. Row i of a buffer is for device i before it is sent, and from device i afterwards. In a row, slices of equal
+    shape lie together, so that one transposition makes matrices of all of them.
     """
 
     def __init__(self, shares: Shares, stacks: Sequence[Stack]) -> None:
         super().__init__(shares, stacks)
         self.devices = len(shares)
         self.side: int = stacks[next(iter(self.shapes)).array].axis or -1  # along which matrices are cut
-        self.sliced: dict[Piece, tuple[int, ...]] = {}  # shapes of slices
-        for piece, shape in self.shapes.items():
-            slices = list(shape)
-            slices[self.side] //= self.devices
-            self.sliced[piece] = tuple(slices)
-        sizes = {p: _aligned(math.prod(shape), self.aligned) for p, shape in self.sliced.items()}
+        self.groups: list[dict[tuple[int, ...], _Group]] = []  # of each device, by the shape of a matrix
         self.starts: dict[Piece, int] = {}
+        ends = []
         for share in shares:
-            for piece, start in zip(share, _starts([sizes[p] for p in share]), strict=True):
-                self.starts[piece] = start
-        self.length = max(sum(sizes[p] for p in share) for share in shares)
+            groups: dict[tuple[int, ...], _Group] = {}
+            for piece in share:
+                groups.setdefault(self.shapes[piece][-2:], _Group(0, 0, {})).add(piece)
+            end = 0
+            for shape, group in groups.items():
+                size = math.prod(shape) // self.devices
+                group.start = end
+                self.starts |= {piece: end + first * size for piece, first in group.first.items()}
+                end += _aligned(group.count * size, self.aligned)
+            self.groups.append(groups)
+            ends.append(end)
+        self.length = max(ends)
 
     def received(self, arrays: Sequence[jax.Array], names: tuple[str, ...]) -> jax.Array:
-        flat: list[jax.Array] = []
-        for share in self.shares:
-            slices = [_piece_values(arrays[p.array], p).ravel() for p in share]
-            flat += self._padded(slices, share, (), self.dtype)
-        return _exchanged(jnp.concatenate(flat).reshape(self.devices, self.length), names)
+        rows = jnp.zeros(self.devices * self.length, self.dtype)
+        for device, share in enumerate(self.shares):
+            for piece in share:
+                start = device * self.length + self.starts[piece]
+                rows = jax.lax.dynamic_update_slice(rows, _piece_values(arrays[piece.array], piece).ravel(), (start,))
+        return _exchanged(rows.reshape(self.devices, self.length), names)
+
+    def opened(self, received: jax.Array, device: int) -> list[jax.Array]:
+        found = []
+        for shape, group in self.groups[device].items():
+            sizes = list(shape)
+            sizes[self.side] //= self.devices
+            rows = received[:, group.start : group.start + group.count * math.prod(sizes)]
+            slices = rows.reshape(self.devices, group.count, *sizes)
+            found.append(jnp.moveaxis(slices, 0, self.side - 1).reshape(group.count, *shape))
+        # Otherwise XLA would transpose each matrix by itself.
+        return list(jax.lax.optimization_barrier(found))
 
     def parts(
-        self, arrays: Sequence[jax.Array], received: jax.Array, device: int | None, index: jax.Array
+        self, arrays: Sequence[jax.Array], opened: list[jax.Array], device: int | None, index: jax.Array
     ) -> list[jax.Array]:
-        found = []
-        for piece in self.shares[device or 0]:
-            start, shape = self.starts[piece], self.sliced[piece]
-            slices = received[:, start : start + math.prod(shape)].reshape(self.devices, *shape)
-            found.append(jnp.moveaxis(slices, 0, self.side - 1).reshape(self.shapes[piece]))
-        return found
+        found = {}
+        for matrices, group in zip(opened, self.groups[device or 0].values(), strict=True):
+            for piece, first in group.first.items():
+                stacked = matrices[first : first + piece.stop - piece.start]
+                found[piece] = stacked.reshape(self.shapes[piece])
+        return [found[piece] for piece in self.shares[device or 0]]
 
-    def outgoing(self, buffer: Any, device: int, values: Iterator[Any]) -> jax.Array:
-        share = self.shares[device]
-        rows = []
-        for piece, value in zip(share, values, strict=False):
-            sizes = list(self.sliced[piece])
+    def places(self, opened: list[jax.Array], device: int) -> tuple[list[jax.Array], list[View | None]]:
+        buffers, views = [], {}
+        for matrices, (shape, group) in zip(opened, self.groups[device].items(), strict=True):
+            # The operands' memory, which the last product may overwrite, or that of zeros if it has another size.
+            buffer = matrices if self.result == self.dtype else jnp.zeros(matrices.shape, self.result)
+            buffers.append(buffer.ravel())
+            for piece, first in group.first.items():
+                views[piece] = View(buffers[-1], self.shapes[piece], offset=first * math.prod(shape))
+        return buffers, [views[piece] for piece in self.shares[device]]
+
+    def outgoing(self, buffers: Sequence[jax.Array], device: int, values: Iterator[Any]) -> jax.Array:
+        results = dict(zip(self.shares[device], values, strict=False))
+        rows, end = [], 0
+        for buffer, (shape, group) in zip(buffers, self.groups[device].items(), strict=True):
+            starts = {piece: first * math.prod(shape) for piece, first in group.first.items()}
+            written = _written(buffer, {piece: results[piece] for piece in starts}, starts)
+            sizes = [group.count, *shape]
+            sizes[self.side] //= self.devices
             sizes.insert(len(sizes) + self.side, self.devices)
-            rows.append(jnp.moveaxis(value.reshape(sizes), self.side - 1, 0).reshape(self.devices, -1))
-        return jnp.concatenate(self._padded(rows, share, (self.devices,), self.result), axis=-1)
+            slices = jnp.moveaxis(written.reshape(sizes), self.side - 1, 0).reshape(self.devices, -1)
+            rows += [jnp.zeros((self.devices, group.start - end), self.result), slices]
+            end = group.start + slices.shape[1]
+        rows.append(jnp.zeros((self.devices, self.length - end), self.result))
+        return jnp.concatenate([row for row in rows if row.size], axis=1)
 
     def sent(self, outgoing: jax.Array, names: tuple[str, ...]) -> jax.Array:
         return _exchanged(outgoing, names)
@@ -150,23 +186,26 @@ class Slices(Layout):
     def collected(self, rows: jax.Array) -> Iterator[tuple[Piece, jax.Array]]:
         for device, share in enumerate(self.shares):
             for piece in share:
-                start, shape = self.starts[piece], self.sliced[piece]
+                shape = list(self.shapes[piece])
+                shape[self.side] //= self.devices
+                start = self.starts[piece]
                 yield piece, rows[device, start : start + math.prod(shape)].reshape(shape)
 
-    def _padded(
-        self, values: Sequence[jax.Array], share: Sequence[Piece], lead: tuple[int, ...], dtype: Any
-    ) -> list[jax.Array]:
-        """The values (*lead, size), padded with zeros so that each begins at its position in `starts`."""
-        ends = [*(self.starts[p] for p in share), self.length]
-        filled: list[jax.Array] = []
-        position = 0
-        for end, value in zip(ends, [*values, None], strict=True):
-            if end > position:
-                filled.append(jnp.zeros((*lead, end - position), dtype))
-            if value is not None:
-                filled.append(value)
-                position = end + value.shape[-1]
-        return filled
+
+@dataclass
+class _Group:
+    """Slices of equal shape that one device receives.
+
+    start: their position in a row. count: the number of matrices. first: for each piece the first of its matrices.
+    """
+
+    start: int
+    count: int
+    first: dict[Piece, int]
+
+    def add(self, piece: Piece) -> None:
+        self.first[piece] = self.count
+        self.count += piece.stop - piece.start
 
 
 class Copies(Layout):
@@ -189,25 +228,17 @@ class Copies(Layout):
             for piece, start in zip(share, _starts([sizes[p] for p in share]), strict=True):
                 self.starts[piece] = first + start
 
-    def parts(
-        self, arrays: Sequence[jax.Array], received: Any, device: int | None, index: jax.Array
-    ) -> list[jax.Array]:
+    def parts(self, arrays: Sequence[jax.Array], opened: Any, device: int | None, index: jax.Array) -> list[jax.Array]:
         if device is None:
             return [_selected(pieces, arrays, index) for pieces in zip(*self.shares, strict=True)]
         return [_piece_values(arrays[p.array], p) for p in self.shares[device]]
 
-    def places(self, device: int) -> tuple[jax.Array, list[View | None]]:
+    def places(self, opened: Any, device: int) -> tuple[jax.Array, list[View | None]]:
         buffer = jnp.zeros(self.length, self.result)
         return buffer, [View(buffer, self.shapes[p], offset=self.starts[p]) for p in self.shares[device]]
 
     def outgoing(self, buffer: jax.Array, device: int, values: Iterator[Any]) -> jax.Array:
-        results = dict(zip(self.shares[device], values, strict=False))
-        for value in results.values():
-            buffer = value.buffer if isinstance(value, View) else buffer  # all views are of one buffer
-        for piece, value in results.items():
-            if not isinstance(value, View):
-                buffer = jax.lax.dynamic_update_slice(buffer, value.ravel(), (self.starts[piece],))
-        return buffer
+        return _written(buffer, dict(zip(self.shares[device], values, strict=False)), self.starts)
 
     def sent(self, outgoing: jax.Array, names: tuple[str, ...]) -> jax.Array:
         return compat.all_gather(outgoing, names) if self.gathers else jax.lax.psum(outgoing, names)[None]
@@ -217,6 +248,16 @@ class Copies(Layout):
             for piece in share:
                 start, shape = self.starts[piece], self.shapes[piece]
                 yield piece, rows[device if self.gathers else 0, start : start + math.prod(shape)].reshape(shape)
+
+
+def _written(buffer: jax.Array, results: dict[Piece, Any], starts: dict[Piece, int]) -> jax.Array:
+    """The buffer with all results. Those that are views are in it already: all of these are of its newest form."""
+    for value in results.values():
+        buffer = value.buffer if isinstance(value, View) else buffer
+    for piece, value in results.items():
+        if not isinstance(value, View):
+            buffer = jax.lax.dynamic_update_slice(buffer, value.ravel(), (starts[piece],))
+    return buffer
 
 
 def _piece_values(array: jax.Array, piece: Piece) -> jax.Array:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 _PIECES_PER_DEVICE = 8
 
 # Results are distributed in rounds, so that a round is sent while the next one is computed. More rounds are smaller
-# batches, and each costs a collective for each dtype: on H200s three rounds are slower than two, and with a step of
-# less than the time below, as predicted, so are two (docs/design/jax.md, J10).
+# batches, and each costs a collective for each dtype: on H200s three rounds are slower than two, and two unequal ones
+# than two equal ones (docs/design/jax.md, J10). A round takes at least so many seconds of a step, as predicted.
 _MOST_ROUNDS = 2
-_SECONDS_OF_ROUND = 2e-4
+_SECONDS_OF_ROUND = 1e-4
 
 
 class Piece(NamedTuple):
@@ -57,7 +57,7 @@ def in_rounds(
     lengths = [slot[0].stop - slot[0].start for slot in slots]
     costs = [seconds[slot[0].array] for slot in slots]
     total = sum(length * cost for length, cost in zip(lengths, costs, strict=True))
-    if any(left) and total < _SECONDS_OF_ROUND:  # a separate round would take longer
+    if any(left) and total < 2 * _SECONDS_OF_ROUND:  # a round of their own would take longer
         remaining = [0 if array in held else count for array, count in enumerate(counts)]
         kept = [slot for slot in slots if slot[0].array in held]
         shares = partition(remaining, seconds, devices)

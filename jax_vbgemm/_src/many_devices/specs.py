@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jax_vbgemm._src.util.mesh_axes import MeshAxes
+from jax_vbgemm._src.util.mesh_axes import MeshAxes, names_of
 from jax_vbgemm._src.util.structure import difference
 
 
@@ -69,8 +69,3 @@ def _spec(where: str, sharding: Any, axes: MeshAxes) -> Any:
 
 def _is_sharding(x: Any) -> bool:
     return x is None or isinstance(x, jax.P | jax.sharding.Sharding)
-
-
-def names_of(entry: Any) -> tuple[str, ...]:
-    """The mesh axes of an entry of a PartitionSpec."""
-    return (entry,) if isinstance(entry, str) else entry if isinstance(entry, tuple) else ()

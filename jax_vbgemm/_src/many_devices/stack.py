@@ -10,8 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.many_devices.specs import names_of
-from jax_vbgemm._src.util.mesh_axes import MeshAxes
+from jax_vbgemm._src.util.mesh_axes import MeshAxes, names_of
 
 
 @dataclass(frozen=True)
@@ -66,17 +65,10 @@ def sharded_axis(where: str, shape: Sequence[int], spec: Any, axes: MeshAxes) ->
     """
     if spec is None:
         return None
-    if len(spec) > len(shape):
-        raise ValueError(f"{where} has the sharding {spec}, but its shape is {tuple(shape)}")
+    check_spec(where, shape, spec, axes)
     found, sharded = None, False
     for axis, entry in enumerate(spec):
         names = names_of(entry)
-        for name in names:
-            if name not in axes.mesh.axis_names:
-                known = ", ".join(map(repr, axes.mesh.axis_names))
-                raise ValueError(
-                    f"{where} has the sharding {spec}: {name!r} is not an axis of the mesh, which has {known}"
-                )
         ours = tuple(name for name in names if name in axes.names)
         if axes.manual and names not in ((), axes.names):
             raise ValueError(
@@ -92,6 +84,17 @@ def sharded_axis(where: str, shape: Sequence[int], spec: Any, axes: MeshAxes) ->
     if not axes.manual:
         axes.divide(where, shape[found], f"entries of axis {found}", least=0)
     return found - len(shape)
+
+
+def check_spec(where: str, shape: Sequence[int], spec: Any, axes: MeshAxes) -> None:
+    """Raises ValueError if the spec has more entries than the array has axes, or names an axis that is not one of the
+    mesh."""
+    if len(spec) > len(shape):
+        raise ValueError(f"{where} has the sharding {spec}, but its shape is {tuple(shape)}")
+    for name in (name for entry in spec for name in names_of(entry)):
+        if name not in axes.mesh.axis_names:
+            known = ", ".join(map(repr, axes.mesh.axis_names))
+            raise ValueError(f"{where} has the sharding {spec}: {name!r} is not an axis of the mesh, which has {known}")
 
 
 def refuse_varying(where: str, x: jax.Array, axes: MeshAxes, slices: str) -> None:

@@ -166,7 +166,8 @@ def placed(call: Call, results: Sequence[jax.Array]) -> Any:
 
 
 def _in_structure(call: Call, results: Sequence[Any], writes: Sequence[Window]) -> Any:
-    """The results of a call; those of a call with views are its targets, of which the results are windows."""
+    """The arrays that the primitive returned as the results of a call: in the operands' structure, as windows of
+    `into`'s arrays, or as a RaggedArray."""
     if call.views is not None:
         results = [
             results[window.array] if view is None else View.with_layout(results[window.array], view.layout)

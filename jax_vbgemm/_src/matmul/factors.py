@@ -141,7 +141,7 @@ def _without_views(tree: Any) -> Any:
 
 
 class Flags(NamedTuple):
-    """What a caller says of one product."""
+    """The options of one product, after trees of flags have been divided among the products."""
 
     transpose_a: bool
     transpose_b: bool

@@ -197,8 +197,8 @@ class _Buffers:
 
 
 def _results(placed: Sequence[Placed]) -> tuple[dict[int, int], list[int]]:
-    """The position of each returned target, by target number, and of each sum's result or target among the call's
-    results: first the sums that are arrays of their own, then the targets."""
+    """Where results are among the outputs of the custom call: {target number: position}, and for each sum the position
+    of its array, or of its target if it is a window of one. Arrays come before targets."""
     alone = [index for index, x in enumerate(placed) if x.window is None]
     written = sorted({x.window.array for x in placed if x.window is not None})
     targets, at_alone = _positions(dict.fromkeys(written), len(alone)), _positions(dict.fromkeys(alone), 0)

@@ -1,16 +1,9 @@
-"""`batched_matmul` and `batched_gemm` of `Scaled` factors: what multiplies each product, and why.
-
-    narrow   a kernel of `ragged_dot`, for groups of constant size, reads 8 or 4 bits and applies the scales
-    sums     the kernel of all products multiplies 8-bit numbers, and XLA the sums by scales that hold for all of K
-    wide     factors times their scales are factors like all others
-
-`choose` decides. Products that are not narrow are one call, together with those of factors without scales. dtypes and
-errors are those of `ragged_dot` (ragged/scaled_factors.py).
-"""
+"""`batched_matmul` and `batched_gemm` of `Scaled` factors, multiplied as scaled_choice.py chooses. dtypes and errors
+are those of `ragged_dot` (ragged/scaled_factors.py)."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,135 +14,29 @@ import numpy as np
 from jax_vbgemm._src.epilogue import Epilogue, finished
 from jax_vbgemm._src.matmul.call import Call, as_argument, bind, placed, unchecked, with_windows
 from jax_vbgemm._src.matmul.epilogues import with_epilogues
-from jax_vbgemm._src.matmul.factors import FactorTree, Flags, checked_sizes, flags_of, naming, paired, products
+from jax_vbgemm._src.matmul.factors import FactorTree, checked_sizes, flags_of, naming, paired, products
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation
 from jax_vbgemm._src.matmul.packed import unpacked
 from jax_vbgemm._src.matmul.precision import canonical_precision
-from jax_vbgemm._src.matmul.primitive import TermSizes
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.matmul.scaled_choice import Choice, Product, choose, flat, is_scaled
 from jax_vbgemm._src.matmul.view import View, dense
-from jax_vbgemm._src.native import backends
-from jax_vbgemm._src.native.arithmetic import arithmetic_of
 from jax_vbgemm._src.planner import resolve_planner
-from jax_vbgemm._src.ragged import plan
 from jax_vbgemm._src.ragged.api import ragged_dot
-from jax_vbgemm._src.ragged.choice import FactorDtypes, kind_on
 from jax_vbgemm._src.ragged.scaled_factors import (
     checked,
     dtype_beside_scaled,
     dtype_of_scaled_product,
-    is_mixed,
-    is_narrow,
     precision_of_scaled_product,
 )
 from jax_vbgemm._src.scaled.scaled import Scaled, spread
-from jax_vbgemm._src.util import compat
 from jax_vbgemm._src.util.arguments import refuse_explicit_axes
 from jax_vbgemm._src.util.distinct import distinct
-
-LONGEST_INT8 = 2**17 - 1
-"""The largest K of which int32 holds any sum of products of int8: 2^17 products of -128 by itself are 2^31."""
-
-
-class Choice(NamedTuple):
-    """What multiplies two factors of which one or both are Scaled ("narrow", "sums" or "wide"), and why."""
-
-    how: str
-    why: str
-
-
-class Product(NamedTuple):
-    """Two factors of which one or both are Scaled. preferred: the dtype that the caller asks for, or None."""
-
-    lhs: Any
-    rhs: Any
-    flags: Flags
-    sizes: TermSizes
-    preferred: Any
-
-    @property
-    def are_scaled(self) -> bool:
-        """Whether both factors are."""
-        return is_scaled(self.lhs) and is_scaled(self.rhs)
-
-
-def is_scaled(x: Any) -> bool:
-    return isinstance(x, Scaled)
 
 
 def has_scaled(*trees: Any) -> bool:
     """Whether a leaf of the trees is Scaled."""
     return any(is_scaled(leaf) for tree in trees for leaf in jax.tree.leaves(tree, is_leaf=is_scaled))
-
-
-def choose(product: Product, precision: Any, implementation: str | None, *, alone: bool) -> Choice:
-    """What multiplies a product. alone: it is the only one of its call."""
-    lhs, rhs, flags, sizes, _ = product
-    if not compat.is_static((*sizes.result, sizes.k)) or 0 in (*sizes.result, sizes.k):
-        return Choice("wide", "a size is 0 or symbolic")
-    what = "one factor has no scales"
-    if product.are_scaled:
-        if arithmetic_of(lhs.dtype.name, rhs.dtype.name) is None:
-            return Choice("wide", f"no kernel multiplies {lhs.dtype} by {rhs.dtype}")
-        of_lhs, of_rhs = -2 if flags.transpose_a else -1, -1 if flags.transpose_b else -2
-        if lhs.scales.shape[of_lhs] == rhs.scales.shape[of_rhs] == 1:
-            lacks = _why_not_narrow(product, precision, implementation) if alone else "all products are one call"
-            if not lacks:
-                return Choice("narrow", "it is the only product of the call")
-            if lhs.dtype == np.int8 and sizes.k > LONGEST_INT8:
-                return Choice("wide", f"int32 does not hold all sums of {sizes.k} products of int8")
-            return Choice("sums", f"scales hold for all of K, and {lacks}")
-        what = "scales change along K"
-    lacks = _why_not_narrow(product, precision, implementation)
-    return Choice("wide", f"{what}, and {lacks}") if lacks else Choice("narrow", what)
-
-
-def _why_not_narrow(product: Product, precision: Any, implementation: str | None) -> str | None:
-    """Why no kernel of `ragged_dot` multiplies the factors as they are on the device for which the program is traced;
-    None where one does."""
-    lhs, rhs, flags, sizes, preferred = product
-    if implementation == "xla":
-        return "the caller wants XLA's products"
-    if flags.transpose_a or not flags.transpose_b or not is_scaled(rhs):
-        return "kernels of 8 bits read lhs (m, k), and rhs, which is Scaled, (n, k) with transpose_b"
-    batch = rhs.shape[:-2]
-    if math.prod(batch) != 1 and not batch == lhs.shape[:-2] == sizes.batch:
-        return f"lhs {lhs.shape} has no rows of its own for each matrix of rhs {rhs.shape}"
-    groups, rows = math.prod(batch), math.prod(sizes.batch) * sizes.m
-    flat_lhs, flat_rhs = jax.eval_shape(_flat, lhs, rhs)
-    weights = None if product.are_scaled else rhs.dtype.name
-    if not (is_mixed(lhs.dtype, flat_rhs, preferred) if weights else is_narrow(flat_lhs, flat_rhs, True)):
-        return "no kernel of 8 bits has these dtypes and blocks"
-    device = backends.traced_target()
-    kind = kind_on(device.platform, FactorDtypes(lhs.dtype, rhs.dtype), precision)
-    ragged = plan.Product(
-        contraction=False, transpose_rhs=True, gated=False, m=rows, k=sizes.k, columns=sizes.n, groups=groups,
-        total_groups=groups, rows=rows // groups, weights=weights,
-    )  # fmt: skip
-    return plan.why_not_pipelined(kind, device, ragged)
-
-
-def _flat(lhs: Any, rhs: Scaled) -> tuple[Any, Scaled]:
-    """Factors for `ragged_dot`: the rows of lhs with scales of single rows, and the matrices of rhs, whose scales are
-    of single columns where they hold for all of K, as it knows few other blocks."""
-    if is_scaled(lhs):
-        lhs = _of_lines(lhs)
-        scales = lhs.scales.reshape(-1, lhs.scales.shape[-1])
-        lhs = Scaled(dense(lhs.values).reshape(-1, lhs.shape[-1]), scales, lhs.block[-2:])
-    else:
-        lhs = dense(lhs).reshape(-1, lhs.shape[-1])
-    rhs = _of_lines(rhs) if rhs.scales.shape[-1] == 1 else rhs
-    *leading, rows, columns = rhs.sizes
-    scales = spread(rhs.scales, (*rhs.shape[:-2], *rhs.scales.shape[-2:]), (*leading, 1, 1))
-    values = dense(rhs.values).reshape(-1, *rhs.shape[-2:])
-    return lhs, Scaled(values, scales.reshape(-1, *scales.shape[-2:]), (rows, columns))
-
-
-def _of_lines(x: Scaled) -> Scaled:
-    """x with scales of single rows, in as many blocks of columns as before."""
-    *leading, rows, columns = x.sizes
-    scales = spread(x.scales, (*x.shape[:-1], x.scales.shape[-1]), (*leading, rows, 1))
-    return Scaled(x.values, scales, (*(1,) * (x.ndim - 1), columns))
 
 
 class Decision(NamedTuple):
@@ -164,39 +51,48 @@ class Decision(NamedTuple):
     dtype: Any = None
 
 
-class _Decider:
-    """Decides for the products of one call. An array that is a factor of several products is widened once."""
+class _Asked(NamedTuple):
+    """A product of a call. wide: the dtype to which its factors are widened where no kernel reads them as they are;
+    dtype: of the result."""
 
-    def __init__(self, name: str, preferred: Any, precision: Any, implementation: str | None, *, alone: bool) -> None:
-        self._name, self._preferred, self._alone = name, preferred, alone
-        self._precision, self._implementation = precision, implementation
-        self._widened: dict[tuple[int, Any], jax.Array] = {}
+    product: Product
+    wide: Any
+    dtype: Any
 
-    def decision(self, names: tuple[str, str], lhs: Any, rhs: Any, flags: Flags, sizes: TermSizes) -> Decision:
-        """names: those of both factors in messages."""
-        product = Product(lhs, rhs, flags, sizes, self._preferred)
-        factors = tuple(x.values if is_scaled(x) else x for x in (lhs, rhs))
+    @classmethod
+    def of(cls, name: str, names: tuple[str, str], product: Product) -> _Asked:
+        """name, names: of the public function and of both factors, for messages."""
+        lhs, rhs, *_, preferred = product
         if product.are_scaled:
-            wide, dtype = np.dtype(np.float32), dtype_of_scaled_product(self._name, self._preferred)
-        else:
-            other = 0 if is_scaled(rhs) else 1
-            wide = dtype_beside_scaled(self._name, names[other], factors[other].dtype)
-            dtype = wide if self._preferred is None else self._preferred
-        choice = choose(product, self._precision, self._implementation, alone=self._alone)
-        if choice.how == "wide":
-            factors = tuple(self._factor(x, wide) for x in (lhs, rhs))
-            if not product.are_scaled:
-                return Decision(product, choice, factors)
-        sums = accumulator(lhs.dtype if choice.how == "sums" else dtype)
-        return Decision(product, choice, factors, sums, dtype)
+            return cls(product, np.dtype(np.float32), dtype_of_scaled_product(name, preferred))
+        other = 0 if is_scaled(rhs) else 1
+        wide = dtype_beside_scaled(name, names[other], (lhs, rhs)[other].dtype)
+        return cls(product, wide, wide if preferred is None else preferred)
 
-    def _factor(self, x: Any, dtype: Any) -> Any:
+
+def _decisions(asked: Sequence[_Asked], choices: Sequence[Choice]) -> list[Decision]:
+    """An array that is a factor of several products is widened once."""
+    widened: dict[tuple[int, Any], jax.Array] = {}
+
+    def factor(x: Any, wide: Any) -> Any:
         if not is_scaled(x):
             return x
-        key = id(x), dtype
-        if key not in self._widened:
-            self._widened[key] = x.dequantized(dtype)
-        return self._widened[key]
+        if wide is None:
+            return x.values
+        key = id(x), wide
+        if key not in widened:
+            widened[key] = x.dequantized(wide)
+        return widened[key]
+
+    found = []
+    for (product, wide, dtype), choice in zip(asked, choices, strict=True):
+        factors = tuple(factor(x, wide if choice.how == "wide" else None) for x in (product.lhs, product.rhs))
+        if choice.how == "wide" and not product.are_scaled:
+            found.append(Decision(product, choice, factors))
+        else:
+            sums = accumulator(product.lhs.dtype if choice.how == "sums" else dtype)
+            found.append(Decision(product, choice, factors, sums, dtype))
+    return found
 
 
 def scaled_gemm(
@@ -211,19 +107,19 @@ def scaled_gemm(
     preferred = None if preferred is None else jax.dtypes.canonicalize_dtype(preferred)
     lhs, rhs = paired(name, _values_of(As), _values_of(Bs))
     flags = flags_of(name, lhs, rhs, transpose_a, transpose_b, symmetric)
-    decider = _Decider(name, preferred, precision, implementation, alone=len(flags) == 1)
-    decisions: list[Decision | None] = []
+    asked: dict[int, _Asked] = {}
     of_kernels = precision
     for index, (a, b) in enumerate(zip(_factors(name, As, lhs), _factors(name, Bs, rhs), strict=True)):
         names = lhs.written(index), rhs.written(index)
         of_kernels, _ = precision_of_scaled_product(name, names, a, b, precision)
-        decision = None
         if is_scaled(a) or is_scaled(b):
             with naming(name, lhs, rhs, index, flags[index]):
                 sizes = checked_sizes(lhs.arrays[index], rhs.arrays[index], flags[index])
-            decision = decider.decision(names, a, b, flags[index], sizes)
-            lhs.arrays[index], rhs.arrays[index] = decision.factors
-        decisions.append(decision)
+            asked[index] = _Asked.of(name, names, Product(a, b, flags[index], sizes, preferred))
+    choices = choose([x.product for x in asked.values()], precision, implementation, planner)
+    decisions = dict(zip(asked, _decisions(list(asked.values()), choices), strict=True))
+    for index, decision in decisions.items():
+        lhs.arrays[index], rhs.arrays[index] = decision.factors
     call = products(
         name,
         lhs,
@@ -233,9 +129,9 @@ def scaled_gemm(
         symmetric=symmetric,
         precision=of_kernels,
         preferred=preferred,
-        decided=[decision and decision.sums for decision in decisions],
+        decided=[decisions[i].sums if i in decisions else None for i in range(len(flags))],
     )
-    special = {i: decision for i, decision in enumerate(decisions) if decision and decision.dtype is not None}
+    special = {i: decision for i, decision in decisions.items() if decision.dtype is not None}
     dtypes = tuple(special[i].dtype if i in special else dtype for i, dtype in enumerate(call.dtypes))
     call = with_epilogues(call._replace(dtypes=dtypes), Cs, alpha, beta, bias, activation)
     call = with_windows(call, into)
@@ -311,7 +207,7 @@ def _results(
 
 def _narrow(product: Product, dtype: Any, precision: Any, implementation: Any) -> jax.Array:
     """A product by `ragged_dot`: each matrix of rhs is a group."""
-    lhs, rhs = _flat(product.lhs, product.rhs)
+    lhs, rhs = flat(product.lhs, product.rhs)
     groups = rhs.shape[0]
     sizes = jnp.full(groups, lhs.shape[0] // groups, np.int32)
     rows = ragged_dot(lhs, rhs, sizes, precision, dtype, transpose_rhs=True, implementation=implementation)

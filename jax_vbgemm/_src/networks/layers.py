@@ -46,7 +46,7 @@ class Layer(NamedTuple):
 
     @property
     def stack(self) -> tuple[int, ...]:
-        """The leading axes."""
+        """The leading axes of the kernel: () for a single network."""
         return tuple(self.kernel.shape[:-2])
 
 

@@ -79,7 +79,7 @@ def newton_schulz(
         leaf; real, known or traced.
       norms: the Frobenius norm of each leaf, a 1-D array with one entry for each leaf, where a program knows them: they
         are not computed again. They must be NaN if a leaf holds NaN or Inf. Used for leaves of rank 2, unless
-        preconditioning is "spectral" or the matrices are divided among devices. None: they are computed.
+        preconditioning is "spectral". Inside shard_map, those of whole leaves. None: they are computed.
       dtype: the real dtype of the iterates, of any leaf's dtype; None: that of each leaf. "float16" and "bfloat16" are
         the fastest on tensor cores. Norms are computed in the leaf's accumulator, the matrices are divided by them and
         then rounded, products are summed in float32, and the last product is stored in the leaf's dtype. (A last step
@@ -189,9 +189,11 @@ def newton_schulz(
     scales = None if scale is None else _scales("scale", scale, len(leaves))
     norms = None if norms is None else _scales("norms", norms, len(leaves))
 
-    def all_of(leaves: Sequence[jax.Array], scales: Any, coeffs: Any, steps: Any, eps: Any, **places: Any) -> list[Any]:
+    def all_of(
+        leaves: Sequence[jax.Array], scales: Any, norms: Any, coeffs: Any, steps: Any, eps: Any, **places: Any
+    ) -> list[Any]:
         options = (dtype, gram, precision, planner, implementation)
-        return _orthogonalized(leaves, steps, coeffs, preconditioning, eps, scales, *options, **places)
+        return _orthogonalized(leaves, steps, coeffs, preconditioning, eps, scales, *options, norms=norms, **places)
 
     targets = _targets(into, packed, structure, leaves)
 
@@ -207,8 +209,8 @@ def newton_schulz(
     if axes is None or axes.size == 1 or not leaves:
         refuse_explicit_axes("newton_schulz", leaves, written)
         places = _places_of(packed, given, leaves, targets, steps, preconditioning)
-        return finished(all_of(leaves, scales, coeffs, steps, eps, norms=norms, **places))
-    options = {"scales": scales, "coeffs": coeffs, "steps": steps, "eps": eps}
+        return finished(all_of(leaves, scales, norms, coeffs, steps, eps, **places))
+    options = {"scales": scales, "norms": norms, "coeffs": coeffs, "steps": steps, "eps": eps}
     return finished(over_devices(all_of, leaves, options, specs, written, axes, dtype, precision, planner))
 
 

@@ -33,9 +33,9 @@ def over_devices(
 ) -> list[jax.Array]:
     """The results for the leaves, each matrix treated by one device.
 
-    orthogonalized: (leaves, scales, coeffs, steps, eps, into, results) -> results, of which `options` has the second to
-    the fifth. specs: the PartitionSpec of each leaf, or None. written: the name of a leaf in messages. dtype: that of
-    the iterates, or None.
+    orthogonalized: (leaves, scales, norms, coeffs, steps, eps, into, results) -> results, of which `options` has the
+    second to the sixth; scales and norms have one entry for each leaf, or are None. specs: the PartitionSpec of each
+    leaf, or None. written: the name of a leaf in messages. dtype: that of the iterates, or None.
     """
     for index, leaf in enumerate(leaves):
         if not compat.is_static(leaf.shape):
@@ -47,11 +47,10 @@ def over_devices(
         parts: Sequence[jax.Array], indices: Any, traced: Any, into: Sequence[View | None], dtypes: Sequence[Any]
     ) -> list[Any]:
         part_options = options | traced
-        if scales is not None:
-            all_scales = part_options["scales"]
-            part_options["scales"] = (jnp.asarray(all_scales) if isinstance(indices, jax.Array) else all_scales)[
-                indices
-            ]
+        for name in ("scales", "norms"):
+            values = part_options[name]
+            if values is not None:
+                part_options[name] = (jnp.asarray(values) if isinstance(indices, jax.Array) else values)[indices]
         return orthogonalized(parts, **part_options, into=into, results=dtypes)
 
     held = [

@@ -11,6 +11,8 @@ import numpy as np
 import optax
 
 from jax_vbgemm._src.elementwise.addition import add_scaled
+from jax_vbgemm._src.many_devices.parts import on_parts
+from jax_vbgemm._src.optax.placement import Placement
 
 
 def folded(
@@ -19,12 +21,14 @@ def folded(
     weight_decay: Any,
     weight_decay_mask: Any,
     learning_rate: Any,
+    placement: Placement,
 ) -> optax.GradientTransformation:
     """optax.chain(*parts) with the same state; the parts are Muon, scaling by shape, weight decay and the learning
     rate.
 
-    shape_factors: one number for each leaf. The chain itself is used where folding is not possible: where the dtype of
-    a factor would change that of the leaves, and where weight decay is not one number known at trace time.
+    shape_factors: one number for each leaf. placement: of the leaves. The chain itself is used where folding is not
+    possible: where the dtype of a factor would change that of the leaves, and where weight decay is not one number
+    known at trace time.
     """
     chain = optax.chain(*parts)
     by_muon, _, _, by_rate = parts
@@ -49,7 +53,11 @@ def folded(
         (scale, decay), rate_state = by_rate.update((factors, decay), rate_state)
         updates, muon_state = by_muon.update(updates, muon_state, scale=scale)
         if weight_decay:
-            updates = structure.unflatten(add_scaled(weights, jax.tree.leaves(updates), decay[0], 1))
+            sums, _ = on_parts(
+                lambda weights, updates, decay: (add_scaled(weights, updates, decay, 1), None),
+                (weights, jax.tree.leaves(updates)), decay[0], placement.specs("muon", updates), placement.axes("muon"),
+            )  # fmt: skip
+            updates = structure.unflatten(sums)
         return updates, (muon_state, shape_state, decay_state, rate_state)
 
     return optax.GradientTransformation(chain.init, update)

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from optax.contrib import MuonDimensionNumbers
 
-from jax_vbgemm._src.many_devices.specs import names_of
 from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.optax.splitting import Part, joined, sliced, windows
+from jax_vbgemm._src.util.mesh_axes import names_of
 
 
 class Matrices:

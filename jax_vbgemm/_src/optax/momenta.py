@@ -9,15 +9,20 @@ import jax.numpy as jnp
 import optax
 
 from jax_vbgemm._src.elementwise.averages import averages
+from jax_vbgemm._src.many_devices.parts import on_parts
 from jax_vbgemm._src.native import backends
+from jax_vbgemm._src.optax.placement import Placement
 from jax_vbgemm._src.util.structure import is_none
 
 
-def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) -> tuple[Any, Any, jax.Array | None]:
+def momenta(
+    updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool, placement: Placement
+) -> tuple[Any, Any, jax.Array | None]:
     """The new first moments, the bias-corrected momentum (a step ahead for Nesterov), and the sums of the momentum's
     squares, (leaves,), if one call computes all of these.
 
-    count: the number of steps, this one included. A None in `updates` stays None.
+    count: the number of steps, this one included. placement: of the updates and moments. A None in `updates` stays
+    None.
     """
     gradients = jax.tree.leaves(updates, is_leaf=is_none)
     structure: Any = jax.tree.structure(updates, is_leaf=is_none)
@@ -30,9 +35,14 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
             groups.setdefault(jnp.result_type(g) if on_gpu and _can_fuse(g, m, beta) else None, []).append(index)
     correction, ahead = 1 - beta**count, 1 - beta ** optax.safe_increment(count)
 
-    def fused_leaves(gradients: list[Any], moments: list[Any]) -> tuple[list[Any], list[Any], jax.Array]:
+    def fused_leaves(indices: list[int], gradients: list[Any], moments: list[Any]) -> Any:
+        leaf_specs = iter(placement.specs("orthogonalize", updates))
+        specs = [None if g is None else next(leaf_specs) for g in jax.tree.leaves(updates, is_leaf=is_none)]
         scales = ((1 - beta) / correction, beta / ahead) if nesterov else (0, 1 / correction)
-        return averages(gradients, moments, 1 - beta, beta, *scales)
+        return on_parts(
+            lambda gradients, moments, scales: averages(gradients, moments, *scales), (gradients, moments),
+            (1 - beta, beta, *scales), [specs[i] for i in indices], placement.axes("orthogonalize"), results=2,
+        )  # fmt: skip
 
     def leafwise(gradients: list[Any], moments: list[Any]) -> tuple[list[Any], list[Any]]:
         """The averages computed leaf by leaf, as optax does."""
@@ -53,7 +63,7 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
         if dtype is None:
             new, corrected = leafwise(*given)
         else:
-            new, corrected, squares = fused_leaves(*given)
+            new, corrected, squares = fused_leaves(indices, *given)
         for place, index in enumerate(indices):
             found[index], momentum[index] = new[place], corrected[place]
     return structure.unflatten(found), structure.unflatten(momentum), squares if len(groups) == 1 else None

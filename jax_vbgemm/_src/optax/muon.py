@@ -98,7 +98,7 @@ def scale_by_muon(
         if adaptive:
             placement.refuse_slices("scale_by_muon", "the dual norm of adaptive=True", updates)
         count = optax.safe_increment(state.count)
-        mu, momentum, squares = momenta(updates, state.mu, beta, count, nesterov)
+        mu, momentum, squares = momenta(updates, state.mu, beta, count, nesterov, placement)
         updates = orthogonalize(
             momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers, scale,
             norms=None if squares is None else root(squares), split=split,
@@ -364,7 +364,12 @@ def muon(
         matrix_transform = optax.chain(*parts)
     else:
         matrix_transform = folded(
-            parts, partition.shape_factors(consistent_rms), weight_decay, weight_decay_mask, learning_rate
+            parts,
+            partition.shape_factors(consistent_rms),
+            weight_decay,
+            weight_decay_mask,
+            learning_rate,
+            placement,
         )
     other_transform = optax.adamw(
         learning_rate if adam_learning_rate is None else adam_learning_rate,

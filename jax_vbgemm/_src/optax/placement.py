@@ -13,7 +13,7 @@ from jax_vbgemm._src.many_devices.specs import specs_of
 from jax_vbgemm._src.many_devices.stack import sharded_axis, whole_shape
 from jax_vbgemm._src.optax.packed import is_ragged
 from jax_vbgemm._src.util import compat
-from jax_vbgemm._src.util.mesh_axes import mesh_axes
+from jax_vbgemm._src.util.mesh_axes import MeshAxes, mesh_axes
 from jax_vbgemm._src.util.structure import path_of
 
 
@@ -30,12 +30,15 @@ class Placement:
         leaves = jax.tree.leaves(tree, is_leaf=is_ragged)
         if self.shardings is not None and any(map(is_ragged, leaves)):
             raise ValueError(f"{name}: shardings cannot be used with packed parameters: they are of leaves")
-        axes = None if self.mesh_axis is None else mesh_axes(name, self.mesh_axis, self.mesh)
-        found = specs_of(name, self.shardings, tree, axes, is_leaf=is_ragged)
+        found = specs_of(name, self.shardings, tree, self.axes(name), is_leaf=is_ragged)
         return [
             jax.typeof(x).sharding.spec if not is_ragged(x) and compat.explicit_axes(x) else spec
             for x, spec in zip(leaves, found, strict=True)
         ]
+
+    def axes(self, name: str) -> MeshAxes | None:
+        """The axes of the mesh; None without `mesh_axis`."""
+        return None if self.mesh_axis is None else mesh_axes(name, self.mesh_axis, self.mesh)
 
     def whole_leaves(self, name: str, tree: Any) -> list[Any]:
         """The leaves; if a device of the enclosing shard_map holds a part of a leaf, the shape of the whole leaf

@@ -45,8 +45,8 @@ def calls_of(device: DeviceSpec) -> CallCosts:
 # species-wise networks (FeNNol) gains 4 to 9 us by the prediction, and the whole program 1.1 to 1.2 times. The norm of
 # a 2 x 2 PEPS with bonds of 6 took 202 us with six calls and 152 without.
 
-# Seconds for each array of a GPU's call, of which XLA updates the address in a command buffer: estimated from one PEPS
-# on an H100, whose eleven calls have 8900 arrays and whose program took 454 us. Without command buffers it is 0.19 us.
+# Seconds in which XLA writes the address of one array into the command buffer of a call on a GPU, estimated from a PEPS
+# on an H100: eleven calls with 8900 arrays, 454 us for the program. Without command buffers an array takes 0.19 us.
 _ARRAY_OF_A_GPU = 0.05e-6
 
 
@@ -141,7 +141,9 @@ def split(
     """
     members = len(rounds[0]) if rounds else 0
     alone_seconds = [sum(dot_seconds(r[i], dtype, precision, device) for r in rounds) for i in range(members)]
-    return _split(rounds, alone_seconds, [0.0] * members, 0.0, dtype, precision, device, planner)
+    return fastest_split(
+        rounds, alone_seconds, [0.0] * members, 0.0, kind_of(dtype, precision, device), device, planner
+    )
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,8 @@ def worthwhile(
 
     rounds = (tuple(member.problem for member in members),)
     alone_seconds = tuple(alone(member) for member in members)
-    best = _split(rounds, alone_seconds, [beside(x) for x in members], launch, dtype, precision, device, planner)
+    kind = kind_of(dtype, precision, device)
+    best = fastest_split(rounds, alone_seconds, [beside(x) for x in members], launch, kind, device, planner)
     if sum(len(member.dots) for member, out in zip(members, best.alone, strict=True) if out) > most_dots:
         none = (False,) * len(members)
         best = Split(none, best.members, best.batched_seconds, best.batched_seconds, best.dots_seconds)
@@ -242,21 +245,19 @@ def worthwhile(
     return ChosenSplit(none, alone_seconds, other, best.batched_seconds, best.dots_seconds, is_alternative)
 
 
-def _split(
+def fastest_split(
     rounds: tuple[tuple[Problem, ...], ...],
     alone_seconds: Sequence[float],
     beside: Sequence[float],
     launch: float,
-    dtype: str,
-    precision: str,
+    kind: str,
     device: DeviceSpec,
     planner: str | Planner,
 ) -> Split:
-    """The split, given the seconds of each member as dots, and the seconds beside those of the plan: of each member in
-    a batch, and of each batch (`launch`)."""
+    """The split, given the seconds of each member outside of the batch, and the seconds beside those of the plan: of
+    each member in a batch, and of each batch (`launch`). kind: the arithmetic of the batch."""
     members = len(alone_seconds)
     dots_seconds = sum(alone_seconds)
-    kind = kind_of(dtype, precision, device)
 
     def batch_seconds(kept: Sequence[int]) -> float:
         if not kept:

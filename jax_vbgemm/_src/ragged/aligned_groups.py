@@ -14,7 +14,7 @@ import numpy as np
 
 from jax_vbgemm._src.ragged.primitive import SCALED, Ragged, bind
 from jax_vbgemm._src.ragged.reference import rows_of_groups
-from jax_vbgemm._src.ragged.segments import segment_of
+from jax_vbgemm._src.ragged.segments import ends_of, segment_of
 from jax_vbgemm._src.scaled.blocks import Rounded
 from jax_vbgemm._src.util import compat
 
@@ -33,9 +33,10 @@ def aligned_groups(group_sizes: jax.Array, m: Any) -> AlignedGroups:
     begin, end = rows_of_groups(group_sizes, None, m, groups)
     sizes = end - begin
     rounded = -(-sizes // SCALED) * SCALED
-    ends = jnp.cumsum(rounded)
     most = min(groups, m) if compat.is_static((m,)) else groups  # groups with rows
-    place = jnp.arange(-(-(m + (SCALED - 1) * most) // SCALED) * SCALED, dtype=jnp.int32)
+    positions = -(-(m + (SCALED - 1) * most) // SCALED) * SCALED
+    ends = ends_of(rounded, positions)
+    place = jnp.arange(positions, dtype=jnp.int32)
     group = segment_of(place, ends)
     known = jnp.minimum(group, groups - 1)
     row = place + (begin + rounded - ends)[known]

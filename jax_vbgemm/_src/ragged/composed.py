@@ -114,7 +114,8 @@ def rounded_up(group_sizes: jax.Array, m: int) -> jax.Array:
 
 
 def halved(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
-    """The products of both halves, one after the other; in a contraction, the product of a copy of the half."""
+    """A product of which an operand comes in two halves (`Ragged.halves`): two products, one for each half. In a
+    contraction, whose operand is one half of an array, the product of a copy of this half."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     rest = remaining("halves", ragged)
     if ragged.contraction:

@@ -18,6 +18,7 @@ from jax import lax
 
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged.reference import Rows, group_of, rows_of_groups
+from jax_vbgemm._src.ragged.segments import ends_of
 from jax_vbgemm._src.util import compat
 
 
@@ -46,13 +47,12 @@ def whole_rows(group_sizes: jax.Array, widths: np.ndarray, elements: Any, count:
     if compat.certainly(lambda: count * int(widths.max()) <= elements):
         return sizes
     _refuse_large(elements)
-    elements = jnp.asarray(elements, jnp.int32)
+    most = jnp.asarray(elements, jnp.int32)
     width = jnp.asarray(np.maximum(widths, 1))
     # Where a group ends, saturated at `elements`, as products and sums of sizes may exceed 32 bits.
-    lengths = jnp.where(sizes > elements // width, elements, sizes * jnp.asarray(widths))
-    ends = lax.associative_scan(lambda x, y: x + jnp.minimum(y, elements - x), lengths)
-    begin = jnp.concatenate([jnp.zeros((1,), jnp.int32), ends[:-1]])
-    return jnp.where(widths == 0, sizes, jnp.minimum(sizes, (elements - begin) // width))
+    lengths = jnp.where(sizes > most // width, most, sizes * jnp.asarray(widths))
+    begin = jnp.concatenate([jnp.zeros((1,), jnp.int32), ends_of(lengths, elements)[:-1]])
+    return jnp.where(widths == 0, sizes, jnp.minimum(sizes, (most - begin) // width))
 
 
 def to_lines(x: jax.Array, group_sizes: jax.Array, widths: np.ndarray, count: Any) -> jax.Array:

@@ -23,7 +23,18 @@ def sorted_by_group(group: jax.Array, count: int) -> tuple[jax.Array, jax.Array]
     # A GPU sorts by radix, so that narrower keys take fewer passes.
     key = group.astype(jnp.uint8 if count <= 2**8 else jnp.uint16 if count <= 2**16 else jnp.uint32)
     _, order = jax.lax.sort((key, jnp.arange(group.shape[0], dtype=jnp.int32)), num_keys=1)
-    return jnp.zeros((count,), jnp.int32).at[group].add(1), order
+    return _sizes_of(group, count), order
+
+
+_COMPARED = 2**8
+"""On a GPU, up to this many groups are counted by comparing each item with each group. A scatter adds to a group's size
+item by item: 131072 items in 64 groups take 39 us, and 4 by comparison, 32768 in 128 take 7.5 and 3 (H200)."""
+
+
+def _sizes_of(group: jax.Array, count: int) -> jax.Array:
+    if count <= _COMPARED and backends.traced_target().platform != "cpu":
+        return jnp.sum(group[:, None] == jnp.arange(count, dtype=group.dtype)[None], axis=0, dtype=jnp.int32)
+    return jnp.zeros((count,), jnp.int32).at[group].add(1)
 
 
 def sorted_with_rest(group: jax.Array, has_group: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:

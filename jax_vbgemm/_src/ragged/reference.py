@@ -23,7 +23,7 @@ from jax_vbgemm._src.epilogue import Epilogue, finished
 from jax_vbgemm._src.matmul.reference import accumulator, factor
 from jax_vbgemm._src.native.arithmetic import DTYPES
 from jax_vbgemm._src.ragged.primitive import Ragged, sizes_of
-from jax_vbgemm._src.ragged.segments import segment_of
+from jax_vbgemm._src.ragged.segments import ends_of, segment_of
 from jax_vbgemm._src.util import compat
 
 Form = Callable[..., Any]
@@ -38,10 +38,8 @@ class Rows(NamedTuple):
 
 def rows_of_groups(group_sizes: jax.Array, group_offset: jax.Array | None, m: Any, groups: int) -> Rows:
     """The rows of each group that has weights. For any sizes, they are in bounds and don't overlap."""
-    m = jnp.asarray(m, jnp.int32)
-    sizes = jnp.clip(group_sizes, 0, m.astype(group_sizes.dtype)).astype(jnp.int32)
-    # Prefix sums that saturate at m, because ordinary sums of large sizes might overflow.
-    ends = lax.associative_scan(lambda x, y: x + jnp.minimum(y, m - x), sizes)
+    most = jnp.asarray(m, jnp.int32).astype(group_sizes.dtype)
+    ends = ends_of(jnp.clip(group_sizes, 0, most).astype(jnp.int32), m)
     bounds = jnp.concatenate([jnp.zeros((1,), jnp.int32), ends])
     if group_offset is None:
         return Rows(bounds[:-1], bounds[1:])

@@ -63,12 +63,12 @@ def precision_of_scaled_product(
     if is_of_float8(precision) and not both:
         raise ValueError(
             f"{name}: precision: {precision.name} is for two Scaled 8-bit floats, but {arguments[0]} is "
-            f"{_written(lhs)} and {arguments[1]} {_written(rhs)}"
+            f"{_described(lhs)} and {arguments[1]} {_described(rhs)}"
         )
     return accumulation_of_float8(precision) if both else (precision, False)
 
 
-def _written(x: Factor) -> str:
+def _described(x: Factor) -> str:
     return f"{'Scaled ' if isinstance(x, Scaled) else ''}{x.dtype}"
 
 

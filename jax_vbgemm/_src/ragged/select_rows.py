@@ -34,11 +34,16 @@ _VECTOR_BYTES = 16  # the unit in which the kernel copies rows (csrc/gpu/host/ro
 
 
 def select_rows(x: jax.Array, index: jax.Array, back: jax.Array, *, fills: bool = False) -> jax.Array:
-    """Sums of rows of x (n, d), selected by index (m, terms) with entries in [0, n): (m, d). fills: an entry n selects
-    zeros, and m in `back`.
+    """Sums of selected rows: result[i] = sum over t of x[index[i, t]], (m, d).
 
-    back: (n, terms back), the inverse selection: index[i, ...] contains r as often as back[r, ...] contains i. Only the
-    transpose uses it. Derivatives of any order, and vmap over any operand.
+    Derivatives of any order, and vmap over any operand.
+
+    Args:
+      x: (n, d).
+      index: (m, terms), entries in [0, n).
+      back: (n, terms back), the inverse selection, by which the transpose gathers: index[i] contains r as often as
+        back[r] contains i.
+      fills: whether an entry n of index, and m of back, selects zeros.
     """
     result: jax.Array
     # The last operand is the array whose dtype selects the kernel (array_kernels.lower).

@@ -117,7 +117,7 @@ class Quantization(NamedTuple):
 
     @property
     def wanted(self) -> Rounded:
-        """Which results there are."""
+        """For each result of the kernel, whether it is computed."""
         of_rows = self.in_rows and self.of_rows
         has_blocks = self.in_columns or not of_rows
         return Rounded(self.in_rows, self.in_columns, of_rows, has_blocks, self.form == "gated_gradient")

@@ -81,7 +81,7 @@ class Scaled:
 
     @property
     def dtype(self) -> Any:
-        """That of the values."""
+        """The dtype of `values`."""
         return self.values.dtype
 
     @property

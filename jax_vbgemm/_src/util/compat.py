@@ -36,8 +36,8 @@ def register_nan_check(primitive: Any) -> None:
 
 
 def register_user_check(primitive: Any) -> None:
-    """Makes checkify's user checks raise a primitive's parameter `message` if `wrong`, the second of its operands
-    (value, wrong), is not 0; {wrong} in the message is replaced by it."""
+    """For a primitive with operands (value, wrong) and a parameter `message`: under checkify's user checks, a `wrong`
+    other than 0 raises the message, in which {wrong} stands for its value."""
 
     def check(*arguments: Any, message: str) -> tuple[Any, Any]:
         *context, error, enabled_errors, value, wrong = arguments  # JAX 0.11 and later pass a context

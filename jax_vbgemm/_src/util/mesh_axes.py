@@ -106,3 +106,8 @@ def mesh_axes(name: str, mesh_axis: Any, mesh: Any = None, *, manual: bool = Fal
     if manual and not inside:
         raise ValueError(f"{name}: mesh_axis={mesh_axis!r}, but there is no enclosing shard_map over it")
     return MeshAxes(mesh, names, bool(inside), frozenset(mesh.axis_names) - over)
+
+
+def names_of(entry: Any) -> tuple[str, ...]:
+    """The mesh axes of an entry of a PartitionSpec."""
+    return (entry,) if isinstance(entry, str) else entry if isinstance(entry, tuple) else ()

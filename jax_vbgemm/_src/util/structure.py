@@ -61,7 +61,7 @@ def _count(children: list[Any]) -> str:
 
 
 def is_none(x: Any) -> bool:
-    """For trees in which None counts as a leaf."""
+    """The argument `is_leaf` of jax.tree's functions where None counts as a leaf."""
     return x is None
 
 

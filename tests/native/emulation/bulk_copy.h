@@ -184,6 +184,21 @@ inline void stmatrix_x4(void* row, const uint32_t (&from)[4]) {
   for (int i = 0; i < 4; ++i) std::memcpy(static_cast<char*>(row) + 4 * i, &all[lane % 8 * 4 + i].word[lane / 8], 4);
 }
 
+inline void stmatrix_x4_trans(void* column, const uint32_t (&from)[4]) {
+  struct Words {
+    uint32_t word[4];
+  } mine;
+  std::memcpy(mine.word, from, sizeof from);
+  const emulation::Lanes<Words> all(mine);
+  // Each lane stores the column whose address it gives: its row r is half of a word of lane 4 r + column / 2.
+  const int lane = thread_index() % 32, at = lane % 8;
+  for (int row = 0; row < 8; ++row) {
+    const uint32_t word = all[row * 4 + at / 2].word[lane / 8];
+    const uint16_t value = static_cast<uint16_t>(word >> at % 2 * 16);
+    std::memcpy(static_cast<char*>(column) + 2 * row, &value, sizeof value);
+  }
+}
+
 template <Kind kKind>
 inline uint32_t narrow_pair(float low, float high) {
   const auto bits = [](float x) { return uint32_t{kKind == Kind::bf16 ? float_to_bfloat16(x) : float_to_float16(x)}; };

@@ -23,14 +23,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm._src.planner.model.cost_model import (
-    CALIBRATED,
-    makespan_of_blocks,
-    operand_bytes,
-    step_depth,
-)
+from jax_vbgemm._src.planner.model.cost_model import makespan_of_blocks, operand_bytes
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
+from jax_vbgemm._src.planner.model.tile_time import step_depth
 from jax_vbgemm._src.planner.tables.catalogue import TileKey, catalogue_for
+from jax_vbgemm._src.planner.tables.coefficients import CALIBRATED
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.runs import ceil_div, tile_counts
 from jax_vbgemm._src.problem import ProblemSizes

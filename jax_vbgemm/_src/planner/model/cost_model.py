@@ -4,27 +4,20 @@ A round is the set of blocks that a device holds at once, a wave in the sense of
 for a warp (wavefront) in this package.
 """
 
-import csv
 import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from jax_vbgemm._src.native.arithmetic import FLOAT8
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
+from jax_vbgemm._src.planner.model.tile_time import Floats, cpu_tile_seconds, gpu_tile_seconds
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.planner.tables.device_table import calibration_files
-from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, tile_counts
+from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, tile_counts
 from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored, tiles_computed
 from jax_vbgemm._src.problem import ProblemSizes
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -53,8 +46,8 @@ def predict(
     blocks divided by the slots (units times resident blocks), whichever is longer. The launch adds to that, and on a
     GPU each tile shape beyond the first. CPU cores take blocks in order, so that few large blocks are scheduled one by
     one. The call takes at least the time in which its operands and results pass through the memory once, and a fixed
-    time beside that. A block's time is that of its tiles (`_cpu_tiles`, `_gpu_tiles`) and, on a GPU, a fixed part. All
-    coefficients are entries of the device table.
+    time beside that. A block's time is that of its tiles (`tile_time.py`) and, on a GPU, a fixed part. All coefficients
+    are entries of the device table.
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
@@ -79,7 +72,7 @@ def _on_cores(
     scheduled one by one in their order."""
     if tile_order is not None or runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units:
         runs = runs.expand(catalogue)
-    seconds, count = _cpu_tiles(sizes, runs, catalogue, device), runs.count
+    seconds, count = cpu_tile_seconds(sizes, runs, catalogue, device), runs.count
     if block_first is not None:
         seconds = np.add.reduceat(seconds.take(_run_of_tile(runs, tile_order)), block_first[:-1])
         count = np.ones(len(seconds), np.int64)
@@ -111,7 +104,7 @@ def _on_gpu(
         resident = max(tile_occupancy(catalogue.any_tile_of(catalogue.kernels[kernel]), device).blocks, 1)
         sharing = min(resident, math.ceil(blocks / device.units))
         aligned = sizes.aligned(catalogue.element_bytes)[runs.problem[selected]]
-        each = _gpu_tiles(depth[selected], runs.tile_id[selected], aligned, catalogue, device, sharing)
+        each = gpu_tile_seconds(depth[selected], runs.tile_id[selected], aligned, catalogue, device, sharing)
         if block_first is not None:
             run_seconds = np.zeros(len(runs))
             run_seconds[selected] = each
@@ -144,8 +137,6 @@ def weighted_sum(values: Floats, weights: Floats | Ints) -> float:
     return float((values * weights).sum())
 
 
-CACHE_LINE = 64  # bytes
-
 # The maximum number of blocks per core that are scheduled one by one: with more, the last block is below a sixteenth of
 # the time.
 _BLOCKS_TO_SCHEDULE = 16
@@ -173,20 +164,12 @@ def block_seconds(
         seconds = np.zeros((len(tiles), len(sizes.m)))
         for row, tile in zip(seconds, tiles, strict=True):
             runs = Runs.whole_problems(sizes, np.full(len(exist), tile.index), catalogue, np.arange(len(exist)))
-            row[runs.problem] = _cpu_tiles(sizes, runs, catalogue, device)
+            row[runs.problem] = cpu_tile_seconds(sizes, runs, catalogue, device)
         return seconds
     tile_id = np.array([tile.index for tile in tiles])[:, None]
     aligned = sizes.aligned(catalogue.element_bytes)
-    seconds = _gpu_tiles(sizes.k, tile_id, aligned, catalogue, device, sharing) + device.block_latency
+    seconds = gpu_tile_seconds(sizes.k, tile_id, aligned, catalogue, device, sharing) + device.block_latency
     return np.where(exist, seconds, 0.0)
-
-
-def tile_seconds(sizes: ProblemSizes, tiles: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
-    """The seconds of each tile of `tiles` (runs of one tile each) while `sharing` blocks share a unit."""
-    if device.device_type == "cpu":
-        return _cpu_tiles(sizes, tiles, catalogue, device)
-    aligned = sizes.aligned(catalogue.element_bytes)[tiles.problem]
-    return _gpu_tiles(tiles.k_end - tiles.k_begin, tiles.tile_id, aligned, catalogue, device, sharing)
 
 
 def least_seconds(
@@ -249,29 +232,6 @@ def _unit_seconds(sizes: ProblemSizes, tiles: Sequence[TileShape], catalogue: Ca
     return taken
 
 
-class Pace(NamedTuple):
-    """The time of tiles: a fixed part and the time of one step of `depth` along K, in seconds.
-
-    A block takes its own latencies (`fixed`, `step`) or the time of the unit's resources that it shares with the other
-    resident blocks (`shared_fixed`, `shared_step`), whichever is longer.
-    """
-
-    fixed: Floats
-    step: Floats
-    shared_fixed: Floats
-    shared_step: Floats
-    depth: Ints
-
-    def seconds(self, steps: Ints) -> Floats:
-        found: Floats = np.maximum(self.fixed + steps * self.step, self.shared_fixed + steps * self.shared_step)
-        return found
-
-    def steps_within(self, seconds: float) -> Ints:
-        """The number of K steps that fit into a time; negative if the fixed part alone takes longer."""
-        steps = np.minimum((seconds - self.fixed) / self.step, (seconds - self.shared_fixed) / self.shared_step)
-        return np.floor(steps).astype(np.int64)
-
-
 # The maximum number of rounds that are counted one by one; with more, the last round is below a sixteenth of the time.
 _ROUNDS_COUNTED = 16
 
@@ -306,144 +266,6 @@ def _full_rounds(block_seconds: Floats, count: Ints, slots: int) -> float:
     before = np.arange(1, rounds + 1) * slots
     next_block = np.searchsorted(np.cumsum(count[order]), before, side="right")
     return float((block_seconds[order[next_block]] * np.arange(2, rounds + 2)).max())
-
-
-def _gpu_tiles(
-    depth: Ints,
-    tile_id: Ints | int,
-    aligned: NDArray[np.bool_],
-    catalogue: Catalogue,
-    device: DeviceSpec,
-    sharing: int | Ints,
-) -> Floats:
-    """The seconds of tiles whose K range has length `depth`, while `sharing` blocks share a unit. `tile_id`: the row
-    of the compiled table for each tile, or one for all."""
-    pace = gpu_pace(tile_id, aligned, catalogue, device, sharing)
-    return pace.seconds(ceil_div(depth, pace.depth))
-
-
-def gpu_pace(
-    tile_id: Ints | int, aligned: NDArray[np.bool_], catalogue: Catalogue, device: DeviceSpec, sharing: int | Ints
-) -> Pace:
-    """The pace of tiles while `sharing` blocks share a unit; `tile_id` as for `_gpu_tiles`.
-
-    If the device is calibrated (calibration.csv), the fixed part and the K step of a tile each have a latency and a
-    part of the unit's time, with one set of coefficients for problems whose rows are aligned (`ProblemSizes.aligned`)
-    and one for other problems. Elsewhere a step takes the maximum of four times: its multiply-adds, its reads of shared
-    memory (a thread that owns r x c elements reads r + c values for each k, about 2 sqrt(r c)), its loads through the
-    cache, and a latency that nothing hides. Masked tiles cost as much as whole tiles.
-    """
-    tile = catalogue.columns
-    tk = tile.k[tile_id]
-    calibrated = _calibration(device.calibration, catalogue)
-    if calibrated is not None:
-        tile_coefficients = calibrated[:, :, tile_id]
-        fixed, step, shared_fixed, shared_step = np.where(aligned, tile_coefficients[:, 0], tile_coefficients[:, 1])
-        depth = step_depth(tk, catalogue.element_bytes)
-        return Pace(fixed, step, sharing * shared_fixed, sharing * shared_step, depth)
-    tm, tn, threads = tile.m[tile_id], tile.n[tile_id], tile.threads[tile_id]
-    size = catalogue.element_bytes
-    parts = sharing * device.units  # a block gets 1/parts of the device's rates
-    rate = np.where(tile.tensor[tile_id], device.tensor_rate(catalogue.kind), device.peak_rate(catalogue.dtype))
-    products = _flops(catalogue) * tm * tn * tk * parts / rate
-    shared_memory = 2 * np.sqrt(tm * tn * threads) * tk * size * (parts / device.shared_bandwidth)
-    cache = (tm + tn) * tk * size * (parts / device.cache_bandwidth)
-    step = np.maximum(np.maximum(products, shared_memory), np.maximum(cache, device.step_latency))
-    fixed = tm * tn * size * (parts / device.bandwidth)
-    return Pace(fixed, step, fixed, step, tk)
-
-
-def step_depth(tile_k: Ints, element_bytes: int) -> Ints:
-    """The length of a step of a GPU tile in this model, in elements: the K step of NVIDIA's kernels (csrc/gpu/
-    vendor_tiles.h), except that row tiles have longer ones. `tile_k` is for 4-byte elements."""
-    return np.maximum(tile_k * 4 // element_bytes, 8)
-
-
-@lru_cache(maxsize=64)
-def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
-    """The device's (fixed, step, shared fixed, shared step) seconds of aligned and of other problems, by row of the
-    catalogue; None if no tile is calibrated.
-
-    If some tiles are calibrated, a tile without coefficients counts as slow, so that no plan prefers it.
-    """
-    table = np.zeros((4, 2, len(catalogue.columns.m)))
-    if device is None:
-        return None
-    measured, found = _calibration_table(device), False
-    for tile in catalogue:
-        kind = catalogue.kind if tile.tensor else catalogue.dtype
-        row = measured.get((_CALIBRATED_AS.get(kind, kind), *tile.key))
-        found = found or row is not None
-        table[:, :, tile.index] = _NEVER_MEASURED if row is None else np.reshape(row, (2, 4)).T
-    return table if found else None
-
-
-CALIBRATED = tuple(
-    f"{what}{rows}_ns" for rows in ("", "_unaligned") for what in ("block", "step", "shared_block", "shared_step")
-)
-_NEVER_MEASURED = 1.0  # default seconds of a block and of a step for tiles that were not measured
-# Arithmetics whose kernels are equally fast share a calibration; those of 8-bit floats differ only in how they are
-# widened.
-_CALIBRATED_AS = {"float16": "bfloat16"} | dict.fromkeys(FLOAT8, "float8_e4m3fn")
-
-
-@lru_cache(maxsize=8)
-def _calibration_table(device: str) -> Mapping[tuple[str, str, int], tuple[float, ...]]:
-    """A device's calibration: (kind, tile, threads) -> `CALIBRATED` in seconds."""
-    table: dict[tuple[str, str, int], tuple[float, ...]] = {}
-    for path in calibration_files(device):
-        with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                key = row["kind"], row["tile"], int(row["threads"])
-                table[key] = tuple(1e-9 * float(row[name]) for name in CALIBRATED)
-    return table
-
-
-def _cpu_tiles(sizes: ProblemSizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> Floats:
-    """The seconds of one tile of each run, averaged over the run: the sum of its arithmetic and its loads.
-
-    A tile reads A, reads and packs B, and reads C before it writes C; a row of B costs one cache line more than its
-    length. The CPU kernel treats each tile as a product of its own, so that several tiles in one block have several
-    fixed parts.
-    """
-    size = catalogue.element_bytes
-
-    rows, cols = computed_extents(sizes, runs, catalogue, device)
-    depth = runs.k_end - runs.k_begin
-    products = _flops(catalogue) * rows * cols * depth * (device.units / device.peak_rate(catalogue.dtype))
-    numbers = (rows + 2 * cols) * depth + 2 * rows * cols
-    loads = (numbers * size + CACHE_LINE * depth) * (device.units / device.cache_bandwidth)
-    seconds: Floats = products + loads + device.block_latency
-    return seconds
-
-
-def computed_extents(
-    sizes: ProblemSizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec
-) -> tuple[Floats, Floats]:
-    """The rows and columns that are computed for one tile of each run, averaged over the run.
-
-    A GPU computes masked tiles whole. A CPU core computes only the part of an edge tile that lies in C, in whole
-    vectors along a row.
-    """
-    tile_m, tile_n = catalogue.columns.m[runs.tile_id], catalogue.columns.n[runs.tile_id]
-    if device.device_type == "gpu":
-        return tile_m.astype(np.float64), tile_n.astype(np.float64)
-
-    def mean(origin: Ints, tiles: Ints, edge: Ints, end: Ints, vector: int) -> Floats:
-        last = np.minimum(edge, end - origin - (tiles - 1) * edge)
-        extent: Floats = ((tiles - 1) * ceil_div(edge, vector) + ceil_div(last, vector)) * vector / tiles
-        return extent
-
-    vector = device.vector_bytes // catalogue.element_bytes
-    return (
-        mean(runs.row, runs.tiles_y, tile_m, sizes.m[runs.problem], 1),
-        mean(runs.col, runs.tiles_x, tile_n, sizes.n[runs.problem], vector),
-    )
-
-
-def _flops(catalogue: Catalogue) -> float:
-    """Real floating-point operations of one multiply-add."""
-    return 8.0 if catalogue.dtype.startswith("complex") else 2.0
 
 
 def split_seconds(sums: float, catalogue: Catalogue, device: DeviceSpec) -> float:

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from jax_vbgemm._src.planner.model.cost_model import Floats
 from jax_vbgemm._src.planner.model.occupancy import active_waves, work_per_thread
+from jax_vbgemm._src.planner.model.tile_time import Floats
 from jax_vbgemm._src.planner.papers.options import check_choice, check_number
 from jax_vbgemm._src.planner.papers.paper_planner import PaperPlanner
 from jax_vbgemm._src.planner.plan.draft import Draft
@@ -218,7 +218,7 @@ class _Passes:
     unreached: Unreached
 
     def by_class(self, tile_class: Ints) -> Ints:
-        """Class by class from the largest, problem by problem."""
+        """Demotes problems one by one, of the largest class first, until the TLP is high enough."""
         most, best = -1.0, tile_class
         for demoted in range(len(self.waves) - 1, 0, -1):
             below = demoted - 1

@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm._src.planner.model.cost_model import step_depth
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.model.tall_skinny_model import Gpu, Kernel, best_kernel
 from jax_vbgemm._src.planner.model.tall_skinny_shape import Shape, shapes_of
@@ -24,6 +23,7 @@ from jax_vbgemm._src.planner.model.tile_families import (
     has_two_rows_a_thread,
     without_overlong,
 )
+from jax_vbgemm._src.planner.model.tile_time import step_depth
 from jax_vbgemm._src.planner.papers.options import check_choice, check_count, check_number
 from jax_vbgemm._src.planner.papers.paper_planner import PaperPlanner
 from jax_vbgemm._src.planner.papers.sort_split import LEVELS, TENSOR_LEVELS, largest_that_fits

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm._src.planner.model.cost_model import Prediction, computed_extents, predict, weighted_sum
+from jax_vbgemm._src.planner.model.cost_model import Prediction, predict, weighted_sum
 from jax_vbgemm._src.planner.model.occupancy import Occupancy, kernel_step, tile_occupancy, work_per_thread
+from jax_vbgemm._src.planner.model.tile_time import computed_extents
 from jax_vbgemm._src.planner.plan import picture, report
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, Replacement, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm._src.planner.model.cost_model import Floats, gpu_pace
+from jax_vbgemm._src.planner.model.tile_time import Floats, gpu_pace
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes

@@ -7,14 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jax_vbgemm._src.planner.model.cost_model import (
-    Floats,
-    block_seconds,
-    gpu_makespan,
-    makespan_of_blocks,
-    split_seconds,
-)
+from jax_vbgemm._src.planner.model.cost_model import block_seconds, gpu_makespan, makespan_of_blocks, split_seconds
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
+from jax_vbgemm._src.planner.model.tile_time import Floats
 from jax_vbgemm._src.planner.plan.plan import MAX_TILES
 from jax_vbgemm._src.planner.search.candidates import Candidate, Option, Splits, candidates, pairs_of, uses_of
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm._src.planner.model.cost_model import least_seconds, step_depth, weighted_sum
+from jax_vbgemm._src.planner.model.cost_model import least_seconds, weighted_sum
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.model.tile_families import (
     COLUMNS,
@@ -26,6 +26,7 @@ from jax_vbgemm._src.planner.model.tile_families import (
     without_dot_products,
     worth_trying,
 )
+from jax_vbgemm._src.planner.model.tile_time import step_depth
 from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner, joined
 from jax_vbgemm._src.planner.search.candidates import FEWEST_STEPS, Option, options_of_kernel
 from jax_vbgemm._src.planner.search.choice import TileChoice, choose

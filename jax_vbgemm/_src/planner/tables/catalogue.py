@@ -119,6 +119,13 @@ class Catalogue:
     def element_bytes(self) -> int:
         return ARITHMETICS[self.kind].bytes
 
+    @cached_property
+    def is_pipelined(self) -> NDArray[np.bool_]:
+        """Which tiles of `columns` are pipelined."""
+        found = np.zeros(len(self.columns.m), bool)
+        found[[tile.index for tile in self.tiles if tile.kernel in PIPELINED]] = True
+        return found
+
     @property
     def on_tensor_cores(self) -> bool:
         """Whether products of this arithmetic belong on tensor cores: TF32 exists nowhere else, and 8-bit and 16-bit

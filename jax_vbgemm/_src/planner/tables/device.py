@@ -114,6 +114,11 @@ class DeviceSpec:
         """FLOP/s of an arithmetic on tensor cores; infinite if the device has none for it."""
         return dict(self.tensor_rates).get(_TENSOR_RATES.get(kind, kind), math.inf)
 
+    def ragged_rate(self, kind: str) -> float | None:
+        """FLOP/s of an 8-bit arithmetic by the pipelined kernel of ragged products; None if it was not measured."""
+        rates = () if self.ragged_rules is None else self.ragged_rules.rates
+        return dict(rates).get(_TENSOR_RATES.get(kind, kind))
+
     def has_tensor(self, kind: str) -> bool:
         """Whether the device has tensor cores (AMD: matrix cores) for this arithmetic."""
         return math.isfinite(self.tensor_rate(kind))

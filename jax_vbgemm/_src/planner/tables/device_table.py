@@ -100,7 +100,7 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
             platform=platform,
             calibration=calibration,
             rules=Rules(**tables["rules"]) if "rules" in tables else None,
-            ragged_rules=RaggedRules(**tables["ragged"]) if "ragged" in tables else None,
+            ragged_rules=RaggedRules(**_frozen(tables["ragged"])) if "ragged" in tables else None,
             mesh_rules=MeshRules(**tables["mesh"]) if "mesh" in tables else None,
             core_rules=CoreRules(**_frozen(tables["cores"])) if "cores" in tables else None,
             dots=DotRates(**_frozen(tables["dots"])) if "dots" in tables else None,

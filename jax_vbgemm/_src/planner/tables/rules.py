@@ -77,6 +77,9 @@ class RaggedRules:
       kernel. With less, they take them in turn: some of them may end later, but there is no memset.
     gathered_columns: up to this many columns of a matrix, the kernel reads rows by index; each column of tiles reads
       them again, so that with more columns a copy of the rows before the kernel is faster.
+    rates: FLOP/s of 8-bit arithmetics ("int8", "float8") while all multiprocessors have a tile. mixed_step: seconds in
+      which these multiply rows of 16 bits by a step of K of narrow weights. product_seconds: of a product in a program,
+      besides. They say whether a product of a list is faster by itself than in the call (ragged/cost.py).
     """
 
     few_rows: int
@@ -84,6 +87,9 @@ class RaggedRules:
     paired_k: float
     counted_flop: float
     gathered_columns: int
+    rates: tuple[tuple[str, float], ...]
+    mixed_step: float
+    product_seconds: float
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jax_vbgemm._src.planner.tables.catalogue import PIPELINED, Catalogue
+from jax_vbgemm._src.planner.tables.catalogue import Catalogue
 from jax_vbgemm._src.planner.tiles.runs import Runs, ceil_div
 
 BAND = 16
@@ -12,9 +12,7 @@ BAND = 16
 def in_bands(runs: Runs, catalogue: Catalogue) -> Runs:
     """The same tiles, with each run of pipelined tiles as bands: BAND rows of tiles, ordered by column. Each column of
     a band is a run."""
-    pipelined = np.zeros(len(catalogue.columns.m), bool)
-    pipelined[[tile.index for tile in catalogue if tile.kernel in PIPELINED]] = True
-    cut = pipelined[runs.tile_id] & (runs.tiles_y * runs.tiles_x > 1)
+    cut = catalogue.is_pipelined[runs.tile_id] & (runs.tiles_y * runs.tiles_x > 1)
     if not cut.any():
         return runs
     bands, columns = np.where(cut, ceil_div(runs.tiles_y, BAND), 1), np.where(cut, runs.tiles_x, 1)

@@ -83,30 +83,36 @@ def _foldable(runs: Runs, sizes: ProblemSizes, device: DeviceSpec, catalogue: Ca
 
 def _upper(runs: Runs, catalogue: Catalogue) -> tuple[Runs, Ints]:
     """The tiles of `runs` that are not below the diagonal, as two runs for each row of tiles, on the diagonal and above
-    it; and the run from which each comes.
+    it; and the run from which each comes. Of pipelined tiles that are wider than tall, whose neighbours in a column
+    share copies (bands.py), there are two runs for each column.
     """
-    rows = runs.tiles_batch * runs.tiles_y
-    run = np.repeat(np.arange(len(runs)), rows)
-    local = np.arange(len(run)) - offsets(rows)[run]
-    each = runs.take(run)
-    m, n = catalogue.columns.m[each.tile_id], catalogue.columns.n[each.tile_id]
-    row = each.row + local % each.tiles_y * m
-    on: Ints = np.clip((row - each.col) // n, 0, each.tiles_x)  # the first tile of the row that isn't below
-    above: Ints = np.clip(ceil_div(row + m - each.col, n), on, each.tiles_x)
-    begin: Ints = np.stack((on, above), axis=1).ravel()
-    end: Ints = np.stack((above, each.tiles_x), axis=1).ravel()
+    m, n = catalogue.columns.m.astype(np.int64), catalogue.columns.n.astype(np.int64)
+    by_column = (catalogue.is_pipelined & (m < n))[runs.tile_id]
+    lines = runs.tiles_batch * np.where(by_column, runs.tiles_x, runs.tiles_y)
+    run = np.repeat(np.arange(len(runs)), lines)
+    local = np.arange(len(run)) - offsets(lines)[run]
+    each, by_column = runs.take(run), by_column[run]
+    m, n = m[each.tile_id], n[each.tile_id]
+    each_lines, length = np.where(by_column, (each.tiles_x, each.tiles_y), (each.tiles_y, each.tiles_x))
+    across = by_column.astype(np.int64)
+    row = each.row + local % each_lines * m * (1 - across)
+    col = each.col + local % each_lines * n * across
+    # A row begins with tiles below the diagonal, and a column ends with them.
+    on: Ints = np.clip(np.where(by_column, (col - row) // m, (row - col) // n), 0, length)
+    after: Ints = np.clip(np.where(by_column, ceil_div(col + n - row, m), ceil_div(row + m - col, n)), on, length)
+    begin: Ints = np.stack((on, np.where(by_column, 0, after)), axis=1).ravel()
+    end: Ints = np.stack((after, np.where(by_column, on, length)), axis=1).ravel()
     kept = np.flatnonzero(begin < end)
-    each_half = np.repeat(np.arange(len(each)), 2)[kept]
-    half = each.take(each_half)
-    ones = np.ones_like(kept)
+    line = np.repeat(np.arange(len(each)), 2)[kept]
+    ones, count, across = np.ones_like(kept), (end - begin)[kept], across[line]
     found = replace(
-        half,
-        row=row[each_half],
-        col=half.col + begin[kept] * n[each_half],
-        batch=half.batch + (local // each.tiles_y)[each_half],
-        tiles_y=ones,
-        tiles_x=(end - begin)[kept],
+        each.take(line),
+        row=row[line] + begin[kept] * m[line] * across,
+        col=col[line] + begin[kept] * n[line] * (1 - across),
+        batch=(each.batch + local // each_lines)[line],
+        tiles_y=np.where(across, count, ones),
+        tiles_x=np.where(across, ones, count),
         tiles_batch=ones,
         mirrored=kept % 2,
     )
-    return found, run[each_half]
+    return found, run[line]
