@@ -283,8 +283,8 @@ __device__ inline void transpose_pair(uint32_t& first, uint32_t& second, int lan
 }
 
 // Stores the sums, rounded to T, in 16-byte vectors. The accumulators of four MMAs are 4 x 4 pairs of adjacent columns in each row, a
-// column of which belongs to one lane; transposed among the row's four lanes, they are one vector a lane. This takes no barrier and no
-// shared memory, which takes 500 cycles longer for 64 x 64 results (docs/design/latency.md, L17).
+// column of which belongs to one lane; transposed among the row's four lanes, they are one vector a lane. This takes neither a barrier nor
+// shared memory (docs/design/latency.md, L17).
 template <class Traits, class T>
 __device__ inline void store_from_registers(const ResolvedTile<T>& place, const Sums<Traits>& sums) {
   static_assert(Traits::kRowInterleave == 1 && Traits::kColInterleave == 1 && !Traits::kTransposed);
