@@ -92,12 +92,14 @@ enum class Kernel : int32_t {
 #define ORDINARY_KERNEL(name, ...) name,
 #define TENSOR_KERNEL ORDINARY_KERNEL
 #define PIPELINED_KERNEL ORDINARY_KERNEL
+#define ALIGNED_KERNEL ORDINARY_KERNEL
 #include "kernels.def"
 };
 inline constexpr const char* kKernelNames[] = {
 #define ORDINARY_KERNEL(name, ...) #name,
 #define TENSOR_KERNEL ORDINARY_KERNEL
 #define PIPELINED_KERNEL ORDINARY_KERNEL
+#define ALIGNED_KERNEL ORDINARY_KERNEL
 #include "kernels.def"
 };
 struct KernelShape {
@@ -109,9 +111,25 @@ inline constexpr KernelShape kKernelShapes[] = {
 #define ORDINARY_KERNEL(name, threads) {threads, false, Gpus::all},
 #define TENSOR_KERNEL ORDINARY_KERNEL
 #define PIPELINED_KERNEL(name, threads, gpus) {threads, true, Gpus::gpus},
+#define ALIGNED_KERNEL(name, threads, tile) {threads, false, Gpus::nvidia},
 #include "kernels.def"
 };
 inline constexpr int kKernels = sizeof(kKernelShapes) / sizeof(kKernelShapes[0]);
+
+// The row of the catalogue of an aligned kernel, or -1 for other kernels.
+constexpr int find_row(std::string_view name, int threads) {
+  int row = 0;
+  while (kTiles[row].name != name || kTiles[row].threads != threads) ++row;  // does not compile if there is none
+  return row;
+}
+inline constexpr int kAlignedRows[] = {
+#define ORDINARY_KERNEL(...) -1,
+#define TENSOR_KERNEL ORDINARY_KERNEL
+#define PIPELINED_KERNEL ORDINARY_KERNEL
+#define ALIGNED_KERNEL(name, threads, tile) find_row(tile, threads),
+#include "kernels.def"
+};
+constexpr int aligned_row(Kernel kernel) { return kAlignedRows[static_cast<int>(kernel)]; }
 constexpr const KernelShape& shape_of(Kernel kernel) { return kKernelShapes[static_cast<int>(kernel)]; }
 constexpr int threads_of(Kernel kernel) { return shape_of(kernel).threads; }
 

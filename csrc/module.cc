@@ -116,6 +116,17 @@ NB_MODULE(_core, m) {
         "The catalogue's tiles, in order: (name, m, n, k, threads, arithmetics, kernel, on tensor cores, what a thread owns, can store its "
         "transpose, one side is at least four times the other, {platform: {arithmetic that has code there: its kernel's K step}}).");
   m.def("kernels", [] { return Names(vbgemm::kKernelNames); }, "The launched GPU kernels, in the order of their numbers.");
+  m.def(
+      "aligned_kernels",
+      [] {
+        nb::list list;
+        for (int kernel = 0; kernel < vbgemm::kKernels; ++kernel) {
+          const int row = vbgemm::kAlignedRows[kernel];
+          if (row >= 0) list.append(nb::make_tuple(vbgemm::kKernelNames[kernel], row));
+        }
+        return list;
+      },
+      "The kernels for aligned rows: (name, row of the catalogue).");
   m.def("activations", [] { return Names(vbgemm::kActivationNames); }, "The activations of epilogues, in the order of their numbers.");
   m.def("layouts", &Layouts, "The records of a call's descriptors: {name: (bytes, [(field, type, count, offset)])}.");
   m.attr("STORE_TO_WORKSPACE") = vbgemm::kStoreToWorkspace;

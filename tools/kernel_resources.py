@@ -24,7 +24,8 @@ ARCHS = ("sm_80", "sm_89", "sm_90a")
 ONLY_ON = {"hopper": "sm_90a"}
 
 ENTRY = re.compile(
-    r"Compiling entry function 'vbgemm_(?P<kernel>[tm]\d+_(?:wide_)?[a-z]+)_(?P<dtype>\w+)' for '(?P<arch>\w+)'"
+    r"Compiling entry function 'vbgemm_(?P<kernel>[tm]\d+_(?:wide_)?[a-z]+(?:_\d+x\d+)?)_(?P<dtype>\w+)'"
+    r" for '(?P<arch>\w+)'"
 )
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")

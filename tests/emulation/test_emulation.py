@@ -44,7 +44,7 @@ def kernels_id(value: list[str]) -> str:
 # One or two kernels of most families, compiled alone: all kernels of an arithmetic take up to half a minute. The others
 # run in slow tests.
 OF_EACH_FAMILY = ["simt_s8:t128_light", "rows_bf16:t128_rows", "tensor_s8:m128_light", "tensor_light_bf16:m128_light"]
-OF_EACH_FAMILY += ["tensor_bf16:m256_dots", "tensor_bf16:m128_heavy"]
+OF_EACH_FAMILY += ["tensor_bf16:m256_dots", "tensor_bf16:m128_heavy", "tensor_aligned_bf16"]
 
 
 def test_a_kernel_of_each_family(builder: Builder, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_other_orders_and_problems_on_cdna(builder: Builder, tensor: bool, kind:
         (["mfma_bf16"], CDNA),
         (["simt_bf16", "rows_bf16"], []),
         (["simt_f32", "rows_f32"], []),
-        (["tensor_bf16", "tensor_light_bf16"], []),
+        (["tensor_bf16", "tensor_light_bf16", "tensor_aligned_bf16"], []),
         (["tensor_e4m3_e5m2"], []),
         (["simt_bf16", "rows_bf16"], CDNA),
     ),

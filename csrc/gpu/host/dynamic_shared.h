@@ -13,7 +13,7 @@ constexpr int dynamic_shared_bytes(Kind, Kernel) { return 0; }  // kernels for C
 
 #else
 #include "gpu/simt/simt_tile.h"
-#include "gpu/tensor/tensor_tile.h"
+#include "gpu/tensor/aligned_tile.h"
 
 namespace vbgemm {
 
@@ -24,9 +24,26 @@ constexpr int ordinary_shared_bytes(Kernel kernel) {
   case Kernel::name: return sizeof(typename TileKernel<Family, Kernel::name>::Shared);
 #define TENSOR_KERNEL(...)
 #define PIPELINED_KERNEL(...)
+#define ALIGNED_KERNEL(...)
 #include "kernels.def"
     default: return 0;
   }
+}
+
+template <Kind kKind>
+constexpr int aligned_shared_bytes(Kernel kernel) {
+  if constexpr (kKind == Kind::bf16 || kKind == Kind::f16) {
+    switch (kernel) {
+#define ORDINARY_KERNEL(...)
+#define TENSOR_KERNEL(...)
+#define PIPELINED_KERNEL(...)
+#define ALIGNED_KERNEL(name, ...) \
+  case Kernel::name: return sizeof(typename AlignedTile<kKind, Kernel::name>::Shared);
+#include "kernels.def"
+      default: break;
+    }
+  }
+  return 0;
 }
 
 template <Kind kKind>
@@ -37,6 +54,7 @@ constexpr int tensor_shared_bytes(Kernel kernel) {
   case Kernel::name: return sizeof(typename TileKernel<TensorFamily<kKind>, Kernel::name>::Shared);
 #define PIPELINED_KERNEL(name, ...) \
   case Kernel::name: return kPipelineMaxShared;
+#define ALIGNED_KERNEL(...)
 #include "kernels.def"
     default: return 0;
   }
@@ -53,6 +71,7 @@ template <Kind kKind>
 constexpr int dynamic_shared_bytes(Kernel kernel) {
   using Family = SimtFamily<plain_kind_of(kKind)>;  // TF32 uses float32's ordinary tiles
   if (requests_shared(kernel)) return ordinary_shared_bytes<Family>(kernel);
+  if (aligned_row(kernel) >= 0) return aligned_shared_bytes<kKind>(kernel);
   if constexpr (kKind != Kind::f32 && has_tensor_tiles(kKind)) return tensor_shared_bytes<kKind>(kernel);
   return 0;
 }

@@ -104,6 +104,13 @@ constexpr bool every_tile_has_a_kernel() {
 }
 static_assert(every_tile_has_a_kernel(), "gpu/tile/kernels.h does not list a kernel that tiles.def has a tile for");
 
+// Whether a call is one that aligned kernels (gpu/tensor/aligned_tile.h) compute; what its tiles are, the plan has seen.
+bool suits_aligned_kernels(const GpuCall& call) {
+  const auto is_aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % kVectorLoadBytes == 0; };
+  return call.plan.tiles && !call.plan.block_first && !call.plan.epilogues && call.out_dtype == arithmetic_of(call.kind).lhs &&
+         call.num_buffers <= kMaxParameterBuffers && std::all_of(call.buffers, call.buffers + call.num_buffers, is_aligned);
+}
+
 }  // namespace
 
 const void* find_kernel(Kind kind, Kernel kernel) {
@@ -170,10 +177,12 @@ Error launch(const GpuCall& call, Stream stream) {
   for (int i = 0; i < call.num_launches; ++i) {
     const Launch& launch = call.launches[i];
     if (launch.num_blocks <= 0) continue;
-    const void* kernel = find_kernel(call.kind, static_cast<Kernel>(launch.kernel));
+    auto which = static_cast<Kernel>(launch.kernel);
+    const int row = aligned_row(which);
+    if (row >= 0 && (!suits_aligned_kernels(call) || !find_kernel(call.kind, which))) which = kernel_of(kTiles[row]);
+    const void* kernel = find_kernel(call.kind, which);
     if (!kernel) return kInvalidValue;
-    const int threads = threads_of(static_cast<Kernel>(launch.kernel));
-    const int shared_bytes = dynamic_shared_bytes(call.kind, static_cast<Kernel>(launch.kernel));
+    const int threads = threads_of(which), shared_bytes = dynamic_shared_bytes(call.kind, which);
     const int64_t most = max_blocks(threads);
     for (int64_t begin = 0; begin < launch.num_blocks; begin += most) {
       const auto blocks = static_cast<uint32_t>(std::min(launch.num_blocks - begin, most));
@@ -181,7 +190,7 @@ Error launch(const GpuCall& call, Stream stream) {
       parameters.launch_blocks = static_cast<int32_t>(blocks);
       const bool last = call.plan.num_splits <= 0 && begin + most >= launch.num_blocks && is_last(call, i);
       parameters.next_may_start = !last || next_call_may_start(blocks);
-      const Error error = shape_of(static_cast<Kernel>(launch.kernel)).gpus == Gpus::hopper
+      const Error error = shape_of(which).gpus == Gpus::hopper
                               ? launch_pipelined(call.kind, kernel, parameters, stream)
                               : launch_kernel(kernel, blocks, threads, shared_bytes, &parameters, stream, 1, !call.plan_is_computed);
       if (error != kSuccess) return error;

@@ -67,13 +67,22 @@
   VBGEMM_ROW_KERNELS(FOR_EACH, kind) VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, kind) VBGEMM_HEAVY_KERNEL(FOR_EACH, kind)
 #define VBGEMM_ORDINARY_ALL(FOR_EACH, kind) VBGEMM_ORDINARY_ROWS_AND_DOTS(FOR_EACH, kind) FOR_EACH(t128_full, kind)
 #define VBGEMM_ORDINARY_NONE(FOR_EACH, kind)
+#if VBGEMM_WAVE_SIZE == 64
+#define VBGEMM_ALIGNED_KERNELS(FOR_EACH, kind)
+#else
+#define VBGEMM_ALIGNED_KERNELS(FOR_EACH, kind) \
+  FOR_EACH(m128_aligned_32x32, kind)           \
+  FOR_EACH(m128_aligned_32x64, kind)           \
+  FOR_EACH(m128_aligned_64x64, kind) FOR_EACH(m128_aligned_64x128, kind) FOR_EACH(m256_aligned_128x128, kind)
+#endif
 #ifdef VBGEMM_HAS_PIPELINE
 #define VBGEMM_PIPELINED_KERNELS(FOR_EACH, kind) FOR_EACH(m384_pipelined, kind)
-#define VBGEMM_TENSOR_SHORT(FOR_EACH, kind) \
-  VBGEMM_LIGHT_AND(VBGEMM_TENSOR_KERNELS_16, FOR_EACH, kind) VBGEMM_PIPELINED_KERNELS(FOR_EACH, kind)
 #else
-#define VBGEMM_TENSOR_SHORT(FOR_EACH, kind) VBGEMM_LIGHT_AND(VBGEMM_TENSOR_KERNELS_16, FOR_EACH, kind)
+#define VBGEMM_PIPELINED_KERNELS(FOR_EACH, kind)
 #endif
+#define VBGEMM_TENSOR_SHORT(FOR_EACH, kind)                  \
+  VBGEMM_LIGHT_AND(VBGEMM_TENSOR_KERNELS_16, FOR_EACH, kind) \
+  VBGEMM_ALIGNED_KERNELS(FOR_EACH, kind) VBGEMM_PIPELINED_KERNELS(FOR_EACH, kind)
 #define VBGEMM_TENSOR_F64(FOR_EACH, kind) VBGEMM_LIGHT_AND(VBGEMM_TENSOR_KERNELS_64, FOR_EACH, kind)
 #define VBGEMM_TENSOR_TF32(FOR_EACH, kind) VBGEMM_LIGHT_AND(VBGEMM_TENSOR_KERNELS_TF32, FOR_EACH, kind)
 #define VBGEMM_TENSOR_BYTES VBGEMM_TENSOR_KERNELS_8
@@ -123,6 +132,15 @@ struct ParametersOf {
     using Body = vbgemm::TileKernel<vbgemm::TensorFamily<vbgemm::Kind::kind_>, vbgemm::Kernel::kernel>;                   \
     VBGEMM_DYNAMIC_SHARED(Body::Shared, shared);                                                                          \
     Body::run(parameters, shared);                                                                                        \
+  }
+
+#define VBGEMM_DEFINE_ALIGNED_KERNEL(kernel, kind, kind_)                                             \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),         \
+                                                  vbgemm::aligned_min_blocks(vbgemm::Kernel::kernel)) \
+      vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {             \
+    using Body = vbgemm::AlignedTile<vbgemm::Kind::kind_, vbgemm::Kernel::kernel>;                    \
+    VBGEMM_DYNAMIC_SHARED(Body::Shared, shared);                                                      \
+    Body::run(parameters, shared);                                                                    \
   }
 
 #define VBGEMM_DEFINE_MFMA_KERNEL(kernel, kind, kind_)                                                                  \

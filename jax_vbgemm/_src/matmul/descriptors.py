@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from jax_vbgemm import _core
 from jax_vbgemm._src.epilogue import Epilogue, Scalar, activation_number
 from jax_vbgemm._src.matmul.addresses import Address, Place
+from jax_vbgemm._src.matmul.aligned_tiles import kernel_of_launch
 from jax_vbgemm._src.native.arithmetic import ARITHMETICS
 from jax_vbgemm._src.native.records import (
     EPILOGUE,
@@ -201,7 +202,10 @@ def pack(
     if block_first is not None and num_blocks < num_tiles:
         parts.append(block_first.astype(np.int32))
     # On the CPU there are no launches: the thread pool walks over all blocks.
-    kernels = [(KERNELS.index(launch.kernel), *launch[1:]) for launch in launches if launch.kernel in KERNELS]
+    launches = tuple(launch for launch in launches if launch.kernel in KERNELS)
+    if ready and block_first is None and epilogues is None and plan.device.platform == "cuda":
+        launches = tuple(x._replace(kernel=kernel_of_launch(x, tiles, plan.catalogue)) for x in launches)
+    kernels = [(KERNELS.index(launch.kernel), *launch[1:]) for launch in launches]
     return Descriptors(
         words=np.concatenate(parts),
         problems=table.view(np.int64),

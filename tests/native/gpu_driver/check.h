@@ -223,6 +223,28 @@ class Check {
            {true, epilogues});
   }
 
+  // Products in rows of whole vectors, by the kernel for those; or the same tiles with corrupt records.
+  template <class Types>
+  void aligned(Kernel kernel, bool corrupt) {
+    const TileShape& tile = kTiles[aligned_row(kernel)];
+    TrialOf<Types> trial(kind_, seed(80 + 2 * static_cast<int>(kernel) + corrupt), margin_);
+    trial.align_rows(true);
+    for (int i = 0; i < (options_.small ? 4 : 16); ++i) {
+      const int m = trial.one_of({1, 7, tile.m - 1, tile.m, tile.m + 1}), n = trial.one_of({8, tile.n - 8, tile.n, tile.n + 8});
+      const int k = trial.one_of({8, 56, 64, 72, options_.small ? 136 : 520});
+      trial.cover(trial.add(m, n, k, trial.one_of({1, 1, 2, 3}), /*plain=*/true), aligned_row(kernel));
+    }
+    trial.lay_out(/*ready=*/true);
+    for (Launch& launch : trial.plan().launches) launch.kernel = static_cast<int32_t>(kernel);
+    if (corrupt) corrupt_plan(trial, /*of_images=*/!options_.races);
+    trial.upload();
+    trial.enqueue(stream_);
+    stream_.wait();
+    const auto results = trial.results();
+    report(name() + " " + kKernelNames[static_cast<int>(kernel)] + (corrupt ? " with records that lie" : ""), trial.plan().problems.size(),
+           corrupt ? trial.strays_outside(results) : trial.faults(results));
+  }
+
   // Products whose results are symmetric, with and without split-K, by tiles of all shapes.
   template <class Types, class Out = typename Types::Own>
   void symmetric(bool ready, bool epilogues) {
@@ -390,6 +412,12 @@ class Check {
     for (int tile_id : tiles()) {
       if (kTiles[tile_id].partition != ThreadPartition::warpgroup_rows) continue;
       for (bool epilogues : {false, true}) large<Types>(tile_id, epilogues);
+    }
+    for (int kernel = 0; kernel < kKernels; ++kernel) {
+      if (aligned_row(static_cast<Kernel>(kernel)) < 0 || !find_kernel(kind_, static_cast<Kernel>(kernel))) continue;
+      if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>) {  // others have none
+        for (bool corrupt : {false, true}) aligned<Types>(static_cast<Kernel>(kernel), corrupt);
+      }
     }
     mixed<Types>("runs", kRuns, {false, false});
     mixed<Types>("ready tiles", kReadyTiles, {true, false});

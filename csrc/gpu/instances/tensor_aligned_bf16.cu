@@ -1,0 +1,6 @@
+// Tiles of bfloat16 with aligned rows, accumulated in float32, on tensor cores.
+#include "gpu/tensor/aligned_tile.h"
+#include "gpu/tile/kernels.h"
+
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_ALIGNED_KERNEL(kernel, kind, bf16)
+VBGEMM_ALIGNED_KERNELS(DEFINE, bfloat16)

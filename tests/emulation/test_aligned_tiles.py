@@ -1,0 +1,33 @@
+"""Mistakes planted in the kernels for aligned rows are caught; test_emulation.py has their check."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from emulated_check import COMPILER, CSRC, Builder, change, first_fault
+from slow_cases import slow_except
+
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
+
+FILE = CSRC / "gpu/tensor/aligned_tile.h"
+MISTAKES = {
+    "a place that is not checked": ("lies_inside(part, rows, cols, buffer.elements)", "(rows >= 0)"),
+    "another tile's record": ("plan.tiles + index)", "plan.tiles + index / 2)"),
+    "sums overwritten while others read operands": (
+        "block_barrier();  // all threads have read",
+        "// all threads have read",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_can_be_made(tmp_path: Path, mistake: str) -> None:
+    change(tmp_path, FILE, *MISTAKES[mistake])
+
+
+@pytest.mark.parametrize("mistake", slow_except(MISTAKES, []))
+def test_mistakes_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
+    change(tmp_path, FILE, *MISTAKES[mistake])
+    kernels = ["tensor_aligned_bf16", "tensor_light_bf16"]  # the check is one of tiles that have a general kernel
+    executable = builder.executable(kernels, ["-Og"], changed=tmp_path)
+    assert any(first_fault(executable, "--kinds", "bfloat16", "--small", "--seed", str(seed)) for seed in range(8))
