@@ -25,8 +25,8 @@ def on_parts(
     *,
     results: int = 1,
 ) -> Any:
-    """function(*arrays, numbers), inside a shard_map over all axes of the mesh where arrays are small, of those arrays of
-    which it is known how they are held.
+    """function(*arrays, numbers), inside a shard_map over all axes of the mesh where arrays are small, for those arrays
+    of which it is known how they are held.
 
     XLA cannot partition a kernel for many arrays. Outside of shard_map it computes each array by itself; inside, a
     device calls the kernel for what it holds.
