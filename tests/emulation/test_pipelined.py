@@ -43,7 +43,7 @@ MORE_MISTAKES = {
         "      wave_barrier();  // all lanes have seen this phase complete:",
         "      // all lanes have seen this phase complete:"),
     "a missing arrival: a stage behind K's end": ("block.h",
-        "        mbarrier_arrive(full);\n        continue;", "        continue;"),
+        "          mbarrier_arrive(full);\n        }\n        continue;", "        }\n        continue;"),
     "a stage released before products have read it": ("mainloop.h",
         "    before = stages.index;", "    release(before = stages.index);"),
     "stages of a source matrix that the peer does not have": ("source_plan.h",

@@ -115,9 +115,22 @@ def test_what_does_not_fit_is_named():
     add = functools.partial(apply_updates, params, params, mesh=mesh())
     with pytest.raises(ValueError, match=r"apply_updates: params\['a'\].*'z' is not an axis of the mesh"):
         add(shardings={"a": P("z"), "b": P()})
-    with pytest.raises(ValueError, match=r"apply_updates: shardings don't fit the tree"):
+    with pytest.raises(ValueError, match=r"apply_updates: shardings don't fit the params"):
         add(shardings={"a": P()})
     with pytest.raises(ValueError, match=r"shardings without a mesh"):
         apply_updates(params, params, shardings=P())
-    whole = add(shardings={"a": P("x"), "b": P("x")})  # 2 devices don't divide 3
-    np.testing.assert_array_equal(whole["b"], 2 * np.ones(3))
+    with pytest.raises(ValueError, match=r"apply_updates: params\['a'\].*names 'x' twice"):
+        add(shardings={"a": P("x", "x"), "b": P()})
+
+
+@pytest.mark.parametrize("spec", [P("x"), None], ids=["uneven", "unknown"])
+def test_one_leaf_that_does_not_fit_is_left_to_xla(spec):
+    """2 devices don't divide 3."""
+    params = {"a": jnp.ones((6, 4)), "b": jnp.ones(3), "c": 2 * jnp.ones(4)}
+    updates = {"a": 2 * jnp.ones((6, 4)), "b": 3 * jnp.ones(3), "c": 4 * jnp.ones(4)}
+    add = functools.partial(apply_updates, mesh=mesh(), shardings={"a": P("x"), "b": spec, "c": P()})
+    found = [inside for name, inside in primitives(jax.make_jaxpr(add)(params, updates).jaxpr) if name == "add_scaled"]
+    assert sorted(found) == [False, True]
+    sums = add(params, updates)
+    for name, total in (("a", 3), ("b", 4), ("c", 6)):
+        np.testing.assert_array_equal(sums[name], np.full(params[name].shape, total))

@@ -97,8 +97,8 @@ struct TileBoxes {
   int halves = 1, boxes_per_half = 0;  // 2 if gated: the tile has the same columns of both halves
 };
 
-// The part of the epilogue's source matrix that belongs to a tile, which TMA copies into stages that follow those of K: kSourceStages
-// stages, each with kSourceBoxes boxes across by two down. `map` is null if there is none.
+// The part of the epilogue's source matrix that belongs to a tile, which TMA copies into stages that follow those of K: kStages stages,
+// each with kAcross boxes across by two down. `map` is null if there is none.
 struct SourceBoxes {
   static constexpr int kStages = 2, kAcross = 2;
   const CUtensorMap* map;

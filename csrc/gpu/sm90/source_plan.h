@@ -172,7 +172,10 @@ class PlanSource {
     // up to 14 bytes that do not belong to this tile. Registers have room for the epilogue's source matrix, rounded to 16 bits, alone.
     const bool narrow_results = is_valid && !place.stores_sums(),
                copies_source = copies && narrow_results && shfl(lines.data != nullptr, kSource);
-    const bool fits = is_valid && place.result_type() == parameters_.result && (narrow_results || !place.mirror) &&
+    // The mirror image is stored in whole vectors, too.
+    const bool mirrors =
+        narrow_results && place.rows % (16 / static_cast<int>(sizeof(T))) == 0 && reinterpret_cast<uintptr_t>(place.mirror) % 16 == 0;
+    const bool fits = is_valid && place.result_type() == parameters_.result && (mirrors || !place.mirror) &&
                       (!place.fused || (!place.matrix[kBias].first && place.activation == Activation::none)) &&
                       (!has_source || copies_source);
     const bool stored_by_tma = shfl(lines.data != nullptr && lines.whole_vectors, kC) && fits, source_by_tma = stored_by_tma && has_source;

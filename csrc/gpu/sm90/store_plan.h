@@ -148,6 +148,8 @@ class PlanEpilogue {
   __device__ __forceinline__ void add_source(const Tile& tile, const unsigned char* stage, int stage_index,
                                              float (&sums)[Traits::kBlocks][4]) const {
     constexpr int kBoxBlocks = Traits::kBox / 8, kBlocks = SourceBoxes::kAcross * kBoxBlocks;
+    static_assert(SourceBoxes::kStages * kBlocks == Traits::kBlocks &&
+                  SourceBoxes::kAcross <= Traits::kStageBytes / (Traits::kBoxesA * Traits::kBoxBytes));
     const float alpha = tile.alpha, beta = tile.beta;
     const unsigned char* const from = stage + warp_ / 4 * Traits::kBoxBytes + (warp_ % 4 * 16 + lane_ / 4) * 128 + lane_ % 4 * 4;
 #pragma unroll
@@ -160,7 +162,7 @@ class PlanEpilogue {
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           float& sum = sums[stage_index * kBlocks + block][2 * i + n];
-          sum = scale_sum(alpha, sum, multiply_add(beta, widen(pair.element[n]), 0.0f));
+          sum = scale_sum(alpha, sum, multiply_add(beta, widen(pair.element[n]), nothing<float>()));
         }
       }
     }
@@ -177,7 +179,7 @@ class PlanEpilogue {
 #pragma unroll
       for (auto& block : sums) {
 #pragma unroll
-        for (float& sum : block) sum = scale_sum(alpha, sum, 0.0f);
+        for (float& sum : block) sum = scale_sum(alpha, sum, nothing<float>());
       }
     }
     store_by_tma<Traits>(tile.maps->c, tile, warp_, sums, staging_, lane_);

@@ -25,8 +25,8 @@ def on_parts(
     *,
     results: int = 1,
 ) -> Any:
-    """function(*arrays, numbers), inside a shard_map over all axes of the mesh where arrays are small, and where it is
-    known how they are held.
+    """function(*arrays, numbers), inside a shard_map over all axes of the mesh where arrays are small, for those arrays
+    of which it is known how they are held.
 
     XLA cannot partition a kernel for many arrays. Outside of shard_map it computes each array by itself; inside, a
     device calls the kernel for what it holds.
@@ -36,7 +36,8 @@ def on_parts(
         (arrays,), or None.
       arrays: lists of equal lengths, whose i-th arrays have one shape and are sharded in the same way.
       numbers: a pytree of numbers for all arrays, known or traced.
-      specs: how the i-th arrays are sharded (a PartitionSpec), or None where this is not known.
+      specs: how the i-th arrays are sharded (a PartitionSpec), or None where this is not known. Arrays that their spec
+        does not divide evenly count as unknown.
       axes: axes of the mesh, or None.
 
     Returns:
@@ -49,10 +50,18 @@ def on_parts(
     whole = not any(names_of(entry) for spec in specs if spec is not None for entry in spec)
     inside = axes.free != frozenset(axes.mesh.axis_names)  # a shard_map
     is_large = sum(x.nbytes for x in arrays[0]) > _MEAN_BYTES * len(specs)
-    fits = all(_fits(x, spec, axes.mesh) for x, spec in zip(arrays[0], specs, strict=True))
-    if inside or is_large or not fits:
+    fits = [_fits(x, spec, axes.mesh) for x, spec in zip(arrays[0], specs, strict=True)]
+    if inside or is_large or not any(fits):
         *lists, sums = function(*arrays, numbers)
         return *lists, sums if inside and whole else None
+    if not all(fits):
+        order = sorted(range(len(specs)), key=lambda index: not fits[index])
+        known, others = order[: sum(fits)], order[sum(fits) :]
+        known_arrays, other_arrays = ([[column[i] for i in those] for column in arrays] for those in (known, others))
+        *ours, _ = on_parts(function, known_arrays, numbers, [specs[i] for i in known], axes, results=results)
+        *theirs, _ = function(*other_arrays, numbers)
+        found = [dict(zip(order, (*mine, *rest), strict=True)) for mine, rest in zip(ours, theirs, strict=True)]
+        return *([column[i] for i in range(len(specs))] for column in found), None
 
     leaves = jax.tree.leaves(numbers)
     structure: Any = jax.tree.structure(numbers)

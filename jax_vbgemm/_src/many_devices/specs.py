@@ -12,12 +12,17 @@ from jax_vbgemm._src.util.structure import difference
 
 
 def specs_of(
-    name: str, given: Any, tree: Any, axes: MeshAxes | None, is_leaf: Callable[[Any], bool] | None = None
+    name: str,
+    given: Any,
+    tree: Any,
+    axes: MeshAxes | None,
+    is_leaf: Callable[[Any], bool] | None = None,
+    of: str = "tree",
 ) -> list[Any]:
     """The PartitionSpec of each leaf of a tree, or None.
 
     given: a PartitionSpec, a NamedSharding or None for each leaf or subtree, or a function of the tree that returns
-    that. A SingleDeviceSharding is None if the mesh has one device.
+    that. A SingleDeviceSharding is None if the mesh has one device. of: the tree's name in messages.
 
     Raises:
       TypeError: a leaf is given something else.
@@ -35,15 +40,15 @@ def specs_of(
         parts = prefix_structure.flatten_up_to(tree)
     except ValueError as error:
         entries = jax.tree.map(lambda _: 0, given, is_leaf=_is_sharding)  # None is an entry, too
-        where = difference("shardings", entries, "tree", tree, prefix=True) or error
+        where = difference("shardings", entries, of, tree, prefix=True) or error
         raise ValueError(
-            f"{name}: shardings don't fit the tree: {where}; each leaf needs an entry, its own or that of a subtree, "
+            f"{name}: shardings don't fit the {of}: {where}; each leaf needs an entry, its own or that of a subtree, "
             "and leaves that are replicated or not orthogonalised the entry None"
         ) from None
     counts = [len(jax.tree.leaves(part, is_leaf=is_leaf)) for part in parts]
     leaf_shardings = [sharding for sharding, count in zip(prefix, counts, strict=True) for _ in range(count)]
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(tree, is_leaf=is_leaf)]
-    return [_spec(f"{name}: tree{path}", sharding, axes) for path, sharding in zip(paths, leaf_shardings, strict=True)]
+    return [_spec(f"{name}: {of}{path}", sharding, axes) for path, sharding in zip(paths, leaf_shardings, strict=True)]
 
 
 def _spec(where: str, sharding: Any, axes: MeshAxes) -> Any:

@@ -67,7 +67,7 @@ def _placement(params: Any, leaves: Sequence[Any], mesh: Any, shardings: Any) ->
     if mesh is None and ambient.empty:
         raise ValueError("apply_updates: shardings without a mesh: pass it as mesh, or use jax.set_mesh")
     axes = mesh_axes("apply_updates", tuple((ambient if mesh is None else mesh).axis_names), mesh)
-    given = iter(specs_of("apply_updates", shardings, params, axes))
+    given = iter(specs_of("apply_updates", shardings, params, axes, of="params"))
     specs = [None if p is None else next(given) for p in leaves]
     for index, (p, spec) in enumerate(zip(leaves, specs, strict=True)):
         if spec is not None:
