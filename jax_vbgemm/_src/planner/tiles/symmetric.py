@@ -11,7 +11,8 @@ from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, offsets, saturating_count, tile_counts
 from jax_vbgemm._src.problem import Problem, ProblemSizes
 
-# Upper bounds for a problem that is folded: each of its rows of tiles becomes two runs, which must fit the descriptors.
+# Upper bounds for a problem that is folded: each of its rows (or columns) of tiles becomes two runs, which must fit the
+# descriptors.
 MOST_TILES = 2**16
 MOST_ROWS = 2**13
 
