@@ -118,7 +118,7 @@ def test_batch_strides_beyond_the_buffer():
         ({"problems": np.zeros(20, np.int64)}, "the problem table has 20 words, expected a multiple of 21"),
         ({"epilogues": np.zeros(42, np.int64)}, "the table of epilogues has 42 words, expected none or 21"),
         ({"launches": np.array([0, 0], np.int32)}, "the table of launches has 2 numbers, expected a multiple of 3"),
-        ({"launches": np.array([99, 0, 1], np.int32)}, "launch 0: kernel 99 does not exist, expected 0 to 18"),
+        ({"launches": np.array([99, 0, 1], np.int32)}, "launch 0: kernel 99 does not exist, expected 0 to 23"),
         ({"launches": np.array([0, 0, 10**6], np.int32)}, "launch 0: 1000000 blocks from block 0 on, but the plan has"),
     ],
 )

@@ -1,6 +1,6 @@
 // A kernel for the tiles of one row of the catalogue that need nothing but 16-byte vectors: 16-bit operands and results in rows that are
 // aligned, a record for each tile and a tile for each thread block, without epilogue, mirror image or K slices. Small calls are latency
-// (docs/design/latency.md, L17): each thread reads and checks the record by itself, so that none waits for a warp to look the tile up, and
+// (docs/design/latency.md, L18): each thread reads and checks the record by itself, so that none waits for a warp to look the tile up, and
 // there is a single code, so that none is chosen. Launches name such a kernel where the plan's tiles suit it (matmul/aligned_tiles.py); the
 // host launches the tile's general kernel in its place where the call does not (host/launch.cu).
 #pragma once
