@@ -32,11 +32,9 @@ def page(data: Data, later: Later) -> str:
     state = _PREDICTED
     if data.measured:
         state = (
-            f"Times are measured on an H100 ({data.device.units} multiprocessors), by CUDA-graph replay with operands "
-        )
-        state += (
-            "from memory; `benchmarks/results/sources.csv` says where and when. Kernels and plans are those of that "
-            "day: the page does not compare them with today's plans of `auto`."
+            f"Times are measured on an H100 or H200 ({data.device.units} multiprocessors), by CUDA-graph replay with "
+            "operands from memory; `benchmarks/results/sources.csv` says where and when. Kernels and plans are those "
+            "of that day: the page does not compare them with today's plans of `auto`."
         )
     if data.measured and all(candidate.planner != "load_balanced, smallest tiles" for candidate in data.every):
         state += f"\n\n{_FORMER_DEFAULT}"
@@ -53,11 +51,12 @@ def page(data: Data, later: Later) -> str:
         f"<!-- Written by `{COMMAND}`: change that script, not this page. -->",
         "",
         "This page is for readers of the four papers behind the [planners](guides/planners.md), and for those who "
-        "choose among the planners. It repeats the papers' experiments with our kernels on an H100, and shows the "
-        "papers' results beside ours. The papers are Li et al. 2019 (`coordinated`), Wang et al. 2022 (`sort_split`), "
-        "Zhang et al. 2025 (`load_balanced`) and Rivera et al. (`tall_skinny`). `uniform` is one tile shape for all "
-        "problems, and `auto` is this package's default. Products are float32 without tensor cores unless said "
-        "otherwise. Speed-ups are geometric means, with the number of workloads in brackets.",
+        "choose among the planners. It repeats the papers' experiments with our kernels on an H100, and where a "
+        "section says so on an H200, and shows the papers' results beside ours. The papers are Li et al. 2019 "
+        "(`coordinated`), Wang et al. 2022 (`sort_split`), Zhang et al. 2025 (`load_balanced`) and Rivera et al. "
+        "(`tall_skinny`). `uniform` is one tile shape for all problems, and `auto` is this package's default. "
+        "Products are float32 without tensor cores unless said otherwise. Speed-ups are geometric means, with the "
+        "number of workloads in brackets.",
         "",
         state,
         "",

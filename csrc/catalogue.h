@@ -73,8 +73,8 @@ inline constexpr int kNumTiles = sizeof(kTiles) / sizeof(kTiles[0]);
 // How a tensor tile is divided into the rectangles of its warps. If there are more warps than rectangles, `split` warps share each
 // rectangle and take different K slices of each step.
 struct WaveGrid {
-  int32_t rows, cols;  // of a rectangle
-  int32_t down, across, split;
+  int32_t rows, cols;           // of a rectangle
+  int32_t down, across, split;  // rectangles along M and along N, and warps that share one
 };
 constexpr WaveGrid wave_grid(const TileShape& tile) {
   const int waves = tile.threads / 32, rows = tile.m < 32 ? 16 : 32;

@@ -59,7 +59,8 @@ inline void prefetch(const char* from, int64_t bytes) {
 // the products.
 inline constexpr int64_t kPrefetchDistance = 8192, kPrefetchBytes = kPrefetchDistance / 4;
 
-// Returns the prefetch distance in bytes if `rows` rows of A are multiplied at a time; 0 if hardware prefetchers follow the rows.
+// Returns the prefetch distance in bytes if `rows` rows of A are multiplied at a time; 0 unless rows are contiguous and so many of them
+// span at most kPrefetchBytes. Beyond that, hardware prefetchers follow the rows.
 inline int64_t prefetch_distance(const Product& p, int64_t rows) {
   const int64_t bytes = rows * p.a.row_stride * bytes_of(arithmetic_of(p.kind).lhs);
   return p.a.col_stride == 1 && bytes > 0 && bytes <= kPrefetchBytes ? kPrefetchDistance : 0;

@@ -63,7 +63,7 @@ __device__ inline int row_named(const int32_t* index, int row, int rows) {
 // Reduces each of `values` (one per row or per two rows) over the threads that have these rows. A thread receives the result for its own
 // row. kDistance is the lane distance at which it exchanges half of the values.
 template <int kDistance, int kCount, class Value, class Combine>
-__device__ __forceinline__ Value exchanged(const Value (&values)[kCount], int thread, const Combine& combine) {
+__device__ __forceinline__ Value reduce_scattered(const Value (&values)[kCount], int thread, const Combine& combine) {
   if constexpr (kCount == 1) {
     return values[0];
   } else {
@@ -76,7 +76,7 @@ __device__ __forceinline__ Value exchanged(const Value (&values)[kCount], int th
       shfl_xor<kDistance>(others);
       half[i] = combine(upper ? values[kHalf + i] : values[i], others);
     }
-    return exchanged<kDistance / 2>(half, thread, combine);
+    return reduce_scattered<kDistance / 2>(half, thread, combine);
   }
 }
 template <int kDistance, class Value, class Combine>
@@ -133,7 +133,7 @@ struct QuantizeElements {
         magnitude[i] = larger(select_bytes(first, second, 0x5410), select_bytes(first, second, 0x7632));
       }
     }
-    uint32_t of_own = exchanged<kThreadRows / 2>(magnitude, thread, larger);
+    uint32_t of_own = reduce_scattered<kThreadRows / 2>(magnitude, thread, larger);
     if constexpr (kInWord == 2) of_own = combined<1>(of_own, larger);
     return combined<16>(of_own, larger);
   }
@@ -269,7 +269,7 @@ struct QuantizeOperand {
   __device__ static void store_partial(const QuantizeParameters& p, const QuantizePlace& at, int place,
                                        const float (&product)[kThreadRows]) {
     const auto add = [](float x, float y) { return x + y; };
-    const float sum = combined<16>(exchanged<kThreadRows / 2>(product, at.thread, add), add);
+    const float sum = combined<16>(reduce_scattered<kThreadRows / 2>(product, at.thread, add), add);
     if (at.across() < kThreadRows && place >= 0) p.partials[int64_t{place} * blocks_over(p.part_cols) + at.col_block] = sum;
   }
 };

@@ -58,8 +58,8 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
       wgmma_wait_group<0>();
       if (part == kParts - 1) release(stage);
       // Scales of the part's first and second 64 columns; in a narrow gated tile these belong to the two halves.
-      constexpr int kHalf = kPart / 2;
-      const int first_half = kParts == 1 ? 0 : part, second_half = kParts == 1 ? 1 : part;
+      constexpr int kHalf = kPart / 2;                                                      // blocks of 8 columns with one scale
+      const int first_half = kParts == 1 ? 0 : part, second_half = kParts == 1 ? 1 : part;  // indices of their scales
       const float scale[2][2] = {{scale_of(scales, 0, first_half), scale_of(scales, 1, first_half)},
                                  {scale_of(scales, 0, second_half), scale_of(scales, 1, second_half)}};
 #pragma unroll

@@ -12,7 +12,8 @@ namespace vbgemm {
 
 template <Kind kMmaKind>
 struct PlanTraits : PipelineTraits<kMmaKind, 256, 2> {
-  // When a consumer has released a tile, stores through that tile's map may still be in flight, but none of the tile before it.
+  // When a tile's slot is free again, stores through its map may still be in flight, but those of the tile before it have ended: one set of
+  // maps more than slots is enough.
   static_assert(kTilesWithMaps > PlanTraits::kTiles);
 };
 

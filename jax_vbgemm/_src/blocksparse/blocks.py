@@ -171,7 +171,8 @@ def checked_modulus(function: str, modulus: Any) -> Modulus:
 
 
 def _kind(charge: Hashable) -> Any:
-    """The kind of a charge: a number, or a tuple with a number of parts. Only charges of one kind are comparable."""
+    """The kind of a charge: "number", the tuple of its parts' kinds, or else the name of its type. Only charges of one
+    kind are comparable."""
     if isinstance(charge, tuple):
         return tuple(map(_kind, charge))
     return "number" if isinstance(charge, numbers.Number) else type(charge).__name__

@@ -54,10 +54,10 @@ def sizes_of(paths: Sequence[Channels], width: int) -> Sizes:
 
 
 def channelwise(slot: str, operands: Sequence[jax.Array], paths: tuple[Channels, ...], width: int) -> jax.Array:
-    """The slot of the form, (rows, columns), given the others in their order.
+    """One slot of the form, (rows, columns), from the other three in the order of SLOTS.
 
     Rows may be divided over explicit mesh axes if those of all operands are. XLA's own operations, of which the form
-    consists, then keep the type; the primitive's result would be replicated.
+    consists, then keep the sharding in the type; the primitive's result would be replicated.
     """
     if any(map(compat.explicit_axes, operands)):
         return _values(*operands, slot=slot, paths=paths, width=width, through=_reduced)

@@ -81,13 +81,13 @@ class Features(NamedTuple):
         if leading == self.leading:
             return self
 
-        def broadcast(array: jax.Array) -> jax.Array:
+        def broadcast_array(array: jax.Array) -> jax.Array:
             width = array.shape[1]
             missing = (1,) * (len(leading) - len(self.leading))
             shaped = array.reshape(*missing, *self.leading, width)
             return jnp.broadcast_to(shaped, (*leading, width)).reshape(math.prod(leading), width)
 
-        return self.map(broadcast)._replace(leading=leading)
+        return self.map(broadcast_array)._replace(leading=leading)
 
     def zeros(self, irreps: Irreps, dtype: Any) -> Features:
         """Features of other irreps that are zero, with the same rows."""

@@ -12,7 +12,7 @@ from jax_vbgemm._src.ragged.primitive import SCALED
 
 _ROWS = 128  # of a tile of the pipelined kernel (kRows in csrc/gpu/sm90/pipeline.h)
 _MIXED_TILE = 32, 128  # rows of lhs and of weights (csrc/gpu/sm90/source_groups.h)
-_RESULT_BYTES = 2
+_RESULT_BYTES = 2  # results of bfloat16 or float16
 
 
 def predicted_seconds(kind: str, device: DeviceSpec, product: plan.Product) -> float | None:

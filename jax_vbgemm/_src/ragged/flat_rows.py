@@ -66,7 +66,7 @@ def to_lines(x: jax.Array, group_sizes: jax.Array, widths: np.ndarray, count: An
 
 
 def to_flat_rows(lines: jax.Array, group_sizes: jax.Array, widths: np.ndarray, size: Any) -> jax.Array:
-    """The inverse: flat rows in an array of `size` elements, and zeros after the last row."""
+    """The inverse of `to_lines`: flat rows in an array of `size` elements, and zeros after the last row."""
     place = _places(group_sizes, widths, lines.shape[0], size)
     return jnp.zeros((size,), lines.dtype).at[place].set(lines, mode="drop", unique_indices=True)
 

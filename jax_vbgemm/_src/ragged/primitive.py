@@ -114,7 +114,7 @@ class Ragged(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The operands, in order."""
+        """The names of the operands, in order."""
         return (*REQUIRED, *self.epilogue.operands(), *self.extras)
 
     def core(self, operand: Operand) -> tuple[str, ...]:

@@ -219,6 +219,7 @@ def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
 
 
 def _contraction(ragged: Ragged, *operands: jax.Array) -> jax.Array:
+    """lhs^T rhs over each group's rows: (groups, k, n)."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     rows = rows_of_groups(group_sizes, extras.get("group_offset"), lhs.shape[0], ragged.groups)
     tiles = _tiles(rows, lhs.shape[0], ragged)

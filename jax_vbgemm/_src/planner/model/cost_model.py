@@ -247,7 +247,8 @@ def gpu_makespan(longest: float, work: float, blocks: float, slots: int, tail: f
 
 
 def makespan_of_blocks(block_seconds: Floats, count: Ints, slots: int, tail: float) -> float:
-    """`gpu_makespan` for `count` blocks of each time, with full rounds counted."""
+    """The makespan of count[i] blocks of block_seconds[i] each: `gpu_makespan`, and at least the bound of full
+    rounds."""
     blocks, longest = int(count.sum()), float(block_seconds.max(initial=0, where=count > 0))
     makespan = gpu_makespan(longest, weighted_sum(block_seconds, count), blocks, slots, tail)
     return max(makespan, _full_rounds(block_seconds, count, slots))

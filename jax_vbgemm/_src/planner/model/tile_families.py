@@ -231,8 +231,8 @@ def _have_long_rows(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.boo
 
 
 def _narrowest_dots(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """The narrowest tile of DOTS that holds each problem's columns; no other tiles if every K is deep and every A is
-    large."""
+    """Which tiles to consider: of DOTS the narrowest that hold each problem's columns; of the others all but DEEP, and
+    none if every K is deep and every A is large."""
     tiles = sorted(DOTS.tiles_of(catalogue), key=lambda tile: tile.n)
     wanted = {next(tile for tile in tiles if tile.n >= n) for n in set(sizes.n.tolist())}
     others = not ((sizes.k >= TALL) & (sizes.m * sizes.k >= _rules(catalogue).many_elements)).all()
@@ -332,8 +332,8 @@ def are_read_fastest(families: Ints, sizes: ProblemSizes, rules: Rules | None) -
     return are_of(DOTS, families) | few_columns | few_rows
 
 
-def stream_deep(tile: TileShape, sizes: ProblemSizes) -> bool:
-    """Whether tiles read operands with a deep K at the memory's bandwidth, so that only the number of blocks
+def streams_deep_k(tile: TileShape, sizes: ProblemSizes) -> bool:
+    """Whether a tile reads operands with a deep K at the memory's bandwidth, so that only the number of blocks
     matters."""
     return DOTS.has(tile) or (ROWS.has(tile) and bool((sizes.k >= TALL).all()))
 

@@ -22,7 +22,7 @@ from jax_vbgemm._src.planner.model.tile_families import (
     are_of,
     are_read_fastest,
     families_of,
-    stream_deep,
+    streams_deep_k,
     without_dot_products,
     worth_trying,
 )
@@ -277,7 +277,11 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: ProblemSizes, found: T
     """
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
     rules = device.rules
-    if rules is not None and len(runs) and stream_deep(catalogue.by_index[int(runs.tile_id[0])], sizes.with_products()):
+    if (
+        rules is not None
+        and len(runs)
+        and streams_deep_k(catalogue.by_index[int(runs.tile_id[0])], sizes.with_products())
+    ):
         even = _evenly_split(sizes, found, rules, device, catalogue)
         return _slices_adjacent(_draft(problems, sizes, even, device, catalogue))
     is_split = found.slices[runs.problem] > 1
