@@ -15,7 +15,10 @@ STUB = {
         ('{"all", "nvidia", "hopper"}', '{"all", "nvidia", "hopper", "stub"}'),
     ],
     "kernels.def": [
-        ("#undef ORDINARY_KERNEL\n", "PIPELINED_KERNEL(m256_stub, 256, stub)\n#undef ORDINARY_KERNEL\n"),
+        (
+            "ALIGNED_KERNEL(m128_aligned_32x32",
+            "PIPELINED_KERNEL(m256_stub, 256, stub)\nALIGNED_KERNEL(m128_aligned_32x32",
+        ),
     ],
     "tiles.def": [
         ("// The CPU kernel", 'PIPELINED_TILE("stub-256x256", 256, 256, 32, 256, BF16, stub)\n// The CPU kernel'),
