@@ -87,8 +87,10 @@ def test_the_order_of_the_rest_is_kept(problems, tile):
 
     below = [problems[i].symmetric and row >= col + tile.n for i, _, row, col in places(whole.expand(BFLOAT16))]
     kept = [place for place, out in zip(places(whole.expand(BFLOAT16)), below, strict=True) if not out]
-    assert places(folded) == kept
-    above = [problems[i].symmetric and row + tile.m <= col for i, _, row, col in kept]
+    # Pipelined tiles that are wider than tall are folded by columns.
+    in_order = sorted if BFLOAT16.is_pipelined[tile.index] and tile.m < tile.n else list
+    assert in_order(places(folded)) == in_order(kept)
+    above = [problems[i].symmetric and row + tile.m <= col for i, _, row, col in places(folded)]
     assert folded.mirrored.tolist() == above
 
 
