@@ -116,12 +116,12 @@ inline constexpr KernelShape kKernelShapes[] = {
 };
 inline constexpr int kKernels = sizeof(kKernelShapes) / sizeof(kKernelShapes[0]);
 
-// The row of the catalogue of an aligned kernel, or -1 for other kernels.
 constexpr int find_row(std::string_view name, int threads) {
   int row = 0;
   while (kTiles[row].name != name || kTiles[row].threads != threads) ++row;  // does not compile if there is none
   return row;
 }
+// The row of the catalogue of each aligned kernel, and -1 for other kernels.
 inline constexpr int kAlignedRows[] = {
 #define ORDINARY_KERNEL(...) -1,
 #define TENSOR_KERNEL ORDINARY_KERNEL

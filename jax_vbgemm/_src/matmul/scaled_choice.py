@@ -60,6 +60,13 @@ class Product(NamedTuple):
         return is_scaled(self.lhs) and is_scaled(self.rhs)
 
     @property
+    def wide(self) -> Any:
+        """The dtype to which factors are widened where no kernel reads them as they are."""
+        if self.are_scaled:
+            return np.dtype(np.float32)
+        return np.dtype(self.lhs.dtype if is_scaled(self.rhs) else self.rhs.dtype)
+
+    @property
     def has_constant_scales(self) -> bool:
         """Whether the scales of both factors hold for all of K."""
         of_lhs, of_rhs = -2 if self.flags.transpose_a else -1, -1 if self.flags.transpose_b else -2
@@ -171,17 +178,10 @@ def _problem(product: Product) -> Problem:
     return Problem(sizes.m, sizes.n, sizes.k, batch, transpose_a=flags.transpose_a, transpose_b=flags.transpose_b)
 
 
-def _wide_dtype(product: Product) -> Any:
-    """The dtype to which factors are widened."""
-    if product.are_scaled:
-        return np.dtype(np.float32)
-    return np.dtype(product.lhs.dtype if is_scaled(product.rhs) else product.rhs.dtype)
-
-
 def _kind_in_batch(product: Product, choice: Choice, precision: Any, device: DeviceSpec) -> str:
     """The arithmetic of a product as a part of the call."""
     name = precision_name(accumulation_of_float8(precision)[0])
-    lhs, rhs = _dtypes(product) if choice.how == "sums" else (_wide_dtype(product),) * 2
+    lhs, rhs = _dtypes(product) if choice.how == "sums" else (product.wide,) * 2
     return kind_of(lhs.name, name, device, rhs.name)
 
 
@@ -201,7 +201,7 @@ def _seconds_beside(products: Sequence[Product], choices: Sequence[Choice], devi
         for x in (product.lhs, product.rhs):
             if choice.how == "wide" and is_scaled(x) and id(x) not in widened:
                 widened.add(id(x))
-                total += pass_over(x.shape, 1, _wide_dtype(product).itemsize)
+                total += pass_over(x.shape, 1, product.wide.itemsize)
         return total
 
     return [seconds(product, choice) for product, choice in zip(products, choices, strict=True)]

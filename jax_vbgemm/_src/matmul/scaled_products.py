@@ -52,11 +52,9 @@ class Decision(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """A product of a call. wide: the dtype to which its factors are widened where no kernel reads them as they are;
-    dtype: of the result."""
+    """A product of a call, and the dtype of its result."""
 
     product: Product
-    wide: Any
     dtype: Any
 
     @classmethod
@@ -64,10 +62,10 @@ class _Asked(NamedTuple):
         """name, names: of the public function and of both factors, for messages."""
         lhs, rhs, *_, preferred = product
         if product.are_scaled:
-            return cls(product, np.dtype(np.float32), dtype_of_scaled_product(name, preferred))
+            return cls(product, dtype_of_scaled_product(name, preferred))
         other = 0 if is_scaled(rhs) else 1
         wide = dtype_beside_scaled(name, names[other], (lhs, rhs)[other].dtype)
-        return cls(product, wide, wide if preferred is None else preferred)
+        return cls(product, wide if preferred is None else preferred)
 
 
 def _decisions(asked: Sequence[_Asked], choices: Sequence[Choice]) -> list[Decision]:
@@ -85,8 +83,8 @@ def _decisions(asked: Sequence[_Asked], choices: Sequence[Choice]) -> list[Decis
         return widened[key]
 
     found = []
-    for (product, wide, dtype), choice in zip(asked, choices, strict=True):
-        factors = tuple(factor(x, wide if choice.how == "wide" else None) for x in (product.lhs, product.rhs))
+    for (product, dtype), choice in zip(asked, choices, strict=True):
+        factors = tuple(factor(x, product.wide if choice.how == "wide" else None) for x in (product.lhs, product.rhs))
         if choice.how == "wide" and not product.are_scaled:
             found.append(Decision(product, choice, factors))
         else:
