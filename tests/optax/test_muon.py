@@ -21,12 +21,7 @@ contrib = pytest.importorskip("optax.contrib")
 
 from jax_vbgemm.optax import muon, scale_by_muon  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def standard_promotion():
-    """The strict promotion of this suite refuses optax's own arithmetic (beta ** count)."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 Numbers = contrib.MuonDimensionNumbers

@@ -14,13 +14,7 @@ from optax.contrib import MuonDimensionNumbers
 
 from jax_vbgemm.optax import muon
 
-pytestmark = pytest.mark.multidevice(4)
-
-
-@pytest.fixture(autouse=True)
-def standard_promotion():
-    with jax.numpy_dtype_promotion("standard"):  # optax's own arithmetic needs it
-        yield
+pytestmark = [pytest.mark.multidevice(4), pytest.mark.usefixtures("standard_promotion")]
 
 
 def numbers(params):

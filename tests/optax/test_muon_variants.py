@@ -28,10 +28,7 @@ from jax_vbgemm.optax import (  # noqa: E402
 Numbers = contrib.MuonDimensionNumbers
 
 
-@pytest.fixture(autouse=True)
-def standard_promotion():
-    with jax.numpy_dtype_promotion("standard"):  # optax's own arithmetic needs it
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 def trained(optimizer, params, steps=3, seed=1):

@@ -19,11 +19,7 @@ contrib = pytest.importorskip("optax.contrib")
 
 from jax_vbgemm.optax import apply_updates, muon, scale_by_muon  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def standard_promotion():
-    with jax.numpy_dtype_promotion("standard"):  # optax's own arithmetic needs it
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 def assert_equal(ours, theirs):

@@ -15,11 +15,7 @@ contrib = pytest.importorskip("optax.contrib")
 
 from jax_vbgemm.optax import apply_updates, muon, pack_state, pack_tree, unpack_state  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def standard_promotion():
-    with jax.numpy_dtype_promotion("standard"):  # optax's own arithmetic needs it
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 SHAPES = {"wide": (6, 17), "tall": (13, 5), "bias": (5,), "scale": (), "conv": (3, 2, 4)}

@@ -18,11 +18,7 @@ from optax.contrib import MuonDimensionNumbers as Numbers  # noqa: E402
 
 from jax_vbgemm.optax import pack_tree, scale_by_soap, shampoo, soap  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def standard_promotion():
-    with jax.numpy_dtype_promotion("standard"):  # optax's own arithmetic needs it
-        yield
+pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 
 # A rectangular gradient leaves a null space, in which SOAP's bases are arbitrary: "long" has a left factor alone.
