@@ -38,17 +38,19 @@ def moe_peers() -> list[str]:
         for row in rows_of("h200_moe_peers.csv")
     }
     lines = []
-    for case in dict.fromkeys(key[:3] for key in of):
-        model, tokens, direction = case
-        ours, dense = of[*case, "vbgemm"], of[*case, "dense"]
-        against = ours / max(dense, of[*case, "limit"])
-        others = [of.get((*case, peer)) for peer in ("torch_grouped_mm", "lax_ragged_dot")]
-        cells = [NEVER if us is None else f"{us:.0f} ({us / ours:.2g}x)" for us in others]
-        direction = direction.replace("_", " and ")
-        lines.append((PEERS[model], tokens, direction, f"{ours:.0f}", f"{dense:.0f}", f"{against:.2f}", *cells))
+    for model, tokens in dict.fromkeys(key[:2] for key in of):
+        cells = []
+        for direction in ("forward", "forward_backward"):
+            ours, dense, limit = (of[model, tokens, direction, peer] for peer in ("vbgemm", "dense", "limit"))
+            others = [of.get((model, tokens, direction, peer)) for peer in ("torch_grouped_mm", "lax_ragged_dot")]
+            cells += [f"{ours:.0f}", f"{dense:.0f} ({ours / max(dense, limit):.2f})"]
+            cells += [NEVER if us is None else f"{us:.0f} ({us / ours:.2g}x)" for us in others]
+        lines.append((PEERS[model], tokens, *cells))
     lines.sort(key=lambda line: list(PEERS.values()).index(line[0]))
-    head = ("layer", "tokens", "", "ours (us)", "dense (us)", "ours / dense", "torch `_grouped_mm`", "`lax.ragged_dot`")
-    return table(head, lines)
+    peers = ("ours (us)", "dense", "torch `_grouped_mm`", "`lax.ragged_dot`")
+    return table(
+        ("layer", "tokens", f"forward: {peers[0]}", *peers[1:], f"with backward: {peers[0]}", *peers[1:]), lines
+    )
 
 
 def eight_bits() -> list[str]:
