@@ -144,13 +144,6 @@ __device__ inline T load_after_wait(const T* address) {
   return *address;
 }
 
-// Loads data before await_previous_kernel() that no running kernel can have written. It reads from L2, because the multiprocessor's L1 may
-// hold data from long before.
-__device__ inline uint64_t load_before_wait(const uint64_t* address) {
-  return __ldcg(reinterpret_cast<const unsigned long long*>(address));
-}
-__device__ inline int32_t load_before_wait(const int32_t* address) { return __ldcg(address); }
-
 // A type of N bytes, which one instruction moves, whatever the bytes mean.
 template <int kBytes>
 struct Piece;
@@ -174,6 +167,15 @@ template <>
 struct Piece<16> {
   using type = uint4;
 };
+
+// Loads data before await_previous_kernel() that no running kernel can have written. It reads from L2, because the multiprocessor's L1 may
+// hold data from long before.
+__device__ inline int32_t load_before_wait(const int32_t* address) { return __ldcg(address); }
+template <int kBytes>
+__device__ inline void load_bytes_before_wait(void* registers, const void* global) {
+  const auto bytes = __ldcg(static_cast<const typename Piece<kBytes>::type*>(global));
+  memcpy(registers, &bytes, kBytes);
+}
 
 // Loads and stores between registers and global memory.
 template <int kBytes>

@@ -112,7 +112,6 @@ template <class T>
 __device__ inline T load_after_wait(const T* address) {
   return *address;
 }
-__device__ inline uint64_t load_before_wait(const uint64_t* address) { return *(Global<const uint64_t>)address; }
 __device__ inline int32_t load_before_wait(const int32_t* address) { return *address; }
 __device__ inline void prefetch_to_l2(const void*) {}  // CDNA has no such instruction
 
@@ -196,6 +195,10 @@ template <int kBytes>
 __device__ inline void load_bytes(void* registers, const void* global) {
   const auto bytes = *(Global<const typename Piece<kBytes>::type>)global;
   __builtin_memcpy(registers, &bytes, kBytes);
+}
+template <int kBytes>
+__device__ inline void load_bytes_before_wait(void* registers, const void* global) {
+  load_bytes<kBytes>(registers, global);
 }
 template <int kBytes>
 __device__ inline void load_streamed(void* registers, const void* global) {
