@@ -145,11 +145,11 @@ class RaggedWalk {
 
   // Returns the index of a group's matrix, or -1 if it has none.
   __device__ int matrix_of(int group) const {
-    int64_t matrix = int64_t{group} - offset_;
     if (sizes_.entry_groups > 0) {
       const int entry = group / sizes_.entry_groups, within = group - entry * sizes_.entry_groups;
-      matrix = within == 0 || within == sizes_.entry_groups - 1 ? -1 : group - 2 * entry - 1;
+      return within == 0 || within == sizes_.entry_groups - 1 ? -1 : group - 2 * entry - 1;
     }
+    const int64_t matrix = int64_t{group} - offset_;
     return matrix >= 0 && matrix < sizes_.g ? static_cast<int>(matrix) : -1;
   }
   __device__ bool has_matrix(int group) const { return matrix_of(group) >= 0; }
