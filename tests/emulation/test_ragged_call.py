@@ -254,7 +254,9 @@ def test_batches(target, contraction, transpose_rhs, shared):
     sizes = np.array([[1, 10, 15, 4], [0, 30, 0, 0], [3, 0, 5, 22]])
     of_lhs, of_rhs = (1 if shared == name else entries for name in ("lhs", "rhs"))
     lhs = oracle.random((of_lhs, rows, k), "float32", 1)
-    rhs = oracle.random((of_rhs, *((rows, n) if contraction else (2, n, k) if transpose_rhs else (2, k, n))), "float32", 2)
+    rhs = oracle.random(
+        (of_rhs, *((rows, n) if contraction else (2, n, k) if transpose_rhs else (2, k, n))), "float32", 2
+    )
     forms = {"contraction": contraction, "transpose_rhs": transpose_rhs}
     flat = lhs.reshape(-1, k), rhs.reshape(-1, *rhs.shape[2:])
     options = {"groups": 2 * entries, "m": entries * rows, "entries": np.int64(entries)}

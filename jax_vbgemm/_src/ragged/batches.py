@@ -47,9 +47,10 @@ def operands_as_one(given: Mapping[str, jax.Array], sizes: RaggedSizes, ragged: 
     for name, x in given.items():
         if name in ("group_sizes", "group_offset"):
             continue
-        rank = len(core[name])
-        batch = _own_batch(x.shape[: x.ndim - rank], sizes.batch) if name in repeats else sizes.batch
-        x = jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - rank :])).reshape(-1, *x.shape[x.ndim - rank :])
+        leading, shape = x.shape[: x.ndim - len(core[name])], x.shape[x.ndim - len(core[name]) :]
+        batch = _own_batch(leading, sizes.batch) if name in repeats else sizes.batch
+        x = x.reshape(*leading[max(len(leading) - len(batch), 0) :], *shape)
+        x = jnp.broadcast_to(x, (*batch, *shape)).reshape(-1, *shape)
         if name == "gather":  # counts the rows of lhs of all entries
             rows = math.prod(_own_batch(given["lhs"].shape[:-2], sizes.batch)) * sizes.lhs_rows
             first = lax.iota(jnp.int32, entries) * sizes.lhs_rows % rows
