@@ -5,7 +5,7 @@
 #include "gpu/host/launch.h"
 #include "gpu/host/ragged_launch.h"
 #include "gpu/host/sm90_launch.h"
-#include "gpu/ragged/ragged_entry.h"
+#include "gpu/ragged/ragged_sizes.h"
 #include "gpu/ragged/tile_list.h"
 #include "gpu/vendor_tiles.h"
 

@@ -4,7 +4,7 @@
 
 #include "gpu/host/sm90_launch.h"
 #include "gpu/host/tensor_maps.h"
-#include "gpu/ragged/ragged_entry.h"
+#include "gpu/ragged/ragged_sizes.h"
 #include "gpu/sm90/kernel_groups.h"
 #include "gpu/sm90/source_plan.h"
 #include "gpu/tile/kernels.h"
