@@ -138,9 +138,9 @@ class PipelinedBlock {
       }
       unsigned char* const stage = shared_.stage[stages.index];
       mbarrier_arrive_expect_tx(full, boxes.boxes_a * boxes.bytes_a + boxes.halves * boxes.boxes_b * Traits::kBoxBytes);
-      const int k_a = boxes.k_begin + k;
-      const bool in_second_k = k_a >= boxes.split_depth;
-      const int k_b = (in_second_k ? k_a - boxes.split_depth : k_a) / Traits::kValuesPerByte;
+      const int k_a = boxes.k_begin_a + k, k_of_both = boxes.k_begin + k;
+      const bool in_second_k = k_of_both >= boxes.split_depth;
+      const int k_b = (in_second_k ? k_of_both - boxes.split_depth : k_of_both) / Traits::kValuesPerByte;
       for (int box = 0; box < boxes.boxes_a; ++box) {
         // A of a mixed product has fewer rows than a box, and its boxes follow each other along K.
         const int mn = boxes.row + (Traits::kMixed ? 0 : box * Traits::kBox), k_box = k_a + (Traits::kMixed ? box * Traits::kBox : 0);

@@ -25,7 +25,7 @@ SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # on GPUs only
 AVERAGES_TARGET_NAME = "vbgemm_averages_v1"  # on GPUs only
 QUANTIZE_TARGET_NAME = "vbgemm_quantize_v2"  # on GPUs only
 ROWS_BY_INDEX_TARGET_NAME = "vbgemm_rows_by_index_v1"  # on GPUs only
-RAGGED_TARGET_NAME = "vbgemm_ragged_v7"  # on RAGGED_PLATFORMS
+RAGGED_TARGET_NAME = "vbgemm_ragged_v8"  # on RAGGED_PLATFORMS
 GPU_PLATFORMS: tuple[str, ...] = ("cuda", "rocm")
 RAGGED_PLATFORMS = ("cpu", "cuda", "rocm")
 
