@@ -29,7 +29,7 @@ SIDE: int = _core.RAGGED_SCALED
 """The columns, and except in blocks of a single row the rows, of the kernel's blocks (csrc/gpu/host/quantize_launch.h).
 """
 # The kernel's columns, and the rows that it transposes, must be multiples of this.
-_PIECE, _TRANSPOSED_PIECE = 8, 16
+_COLUMN_MULTIPLE, _ROW_MULTIPLE = 8, 16
 
 
 def scales_of(x: jax.Array, dtype: str, block: tuple[int, ...]) -> jax.Array:
@@ -142,8 +142,8 @@ def quantized(
     shapes = {name: value.shape for name, value in zip(names, ordered, strict=True)}
     columns = shapes["x"][-1] if "x" in shapes else shapes["sums"][-1] // 2
     rows = shapes["index"][0] if "index" in shapes else shapes["x" if "x" in shapes else "sums"][-2]
-    fits = columns % (SIDE if form == "gated_gradient" else _PIECE) == 0
-    fits &= not in_columns or rows % _TRANSPOSED_PIECE == 0
+    fits = columns % (SIDE if form == "gated_gradient" else _COLUMN_MULTIPLE) == 0
+    fits &= not in_columns or rows % _ROW_MULTIPLE == 0
     has_gate = form == "plain" or activation in GATES
     plain = not any(map(compat.explicit_axes, ordered))
     found = iter((quantize_p.bind if fits and has_gate and plain else _xla_form)(*ordered, how=how))
