@@ -15,11 +15,11 @@ class Quantize {
   using Elements = typename Operand::Elements;
   static constexpr int kParts = Operand::kParts;
   // A thread's rows of a column are half of one vector store of the transposed result.
-  struct alignas(kTransposedVectorBytes) TransposedVector {
+  struct alignas(kTransposedVectorElements) TransposedVector {
     uint64_t rows[2];
   };
-  static constexpr int kVectorsPerCol = kSide / kTransposedVectorBytes;
-  static_assert(2 * kRows == kTransposedVectorBytes);
+  static constexpr int kVectorsPerCol = kSide / kTransposedVectorElements;
+  static_assert(2 * kRows == kTransposedVectorElements);
 
  public:
   // CTAs on a multiprocessor, with few register spills.
@@ -172,7 +172,7 @@ class Quantize {
 
   __device__ void write_columns(int part) const {
     const int vector = at_.thread % kVectorsPerCol, first = at_.thread / kVectorsPerCol,
-              row = at_.row_block * kSide + vector * kTransposedVectorBytes;
+              row = at_.row_block * kSide + vector * kTransposedVectorElements;
     const int left_of_block = at_.col_block * kSide;
     if (row >= p_.rows) return;
     const QuantizeRows columns(p_.transposed, (uint64_t(at_.matrix) * p_.cols + left(part) + left_of_block) * p_.rows + row, p_.rows);
@@ -180,8 +180,8 @@ class Quantize {
 #pragma unroll
     for (int turn = 0; turn < kSide / kAtOnce; ++turn) {
       const int col = first + turn * kAtOnce;
-      store_streamed_if<kTransposedVectorBytes>(col < p_.part_cols - left_of_block, columns(col),
-                                                &shared_.transposed[part][col][vector ^ (col / kCols % kVectorsPerCol)]);
+      store_streamed_if<kTransposedVectorElements>(col < p_.part_cols - left_of_block, columns(col),
+                                                   &shared_.transposed[part][col][vector ^ (col / kCols % kVectorsPerCol)]);
     }
   }
 

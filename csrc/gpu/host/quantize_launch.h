@@ -8,8 +8,9 @@ namespace vbgemm {
 
 inline constexpr int kQuantizeBlock = kScaledDepth, kQuantizeThreads = 256;
 static_assert(kScaledColumns == kScaledDepth);
-// Rows of operands, and rows of the transposed result, must be multiples of these numbers of elements, in which they are read and written.
-inline constexpr int kQuantizeVectorBytes = 8, kTransposedVectorBytes = 16;
+// The elements that are read or written together: of rows of operands, and of rows of the transposed result, whose elements are bytes. The
+// lengths of these rows must be multiples of them.
+inline constexpr int kQuantizeVectorElements = 8, kTransposedVectorElements = 16;
 
 // The quantized values:
 //   plain           x

@@ -228,8 +228,8 @@ def expert_mlp(
             f"{name}: gate_up is {shapes} but down is {down.shape}: gate_up must be (experts, {first_shape}) and down "
             f"(experts, {second_shape})"
         )
-    # On a device with experts, the choices of all devices' tokens are rows, but only those for the device's own experts
-    # have weights.
+    # With mesh_axis, the rows are the choices of the tokens of all devices. Only rows for this device's experts have
+    # weights; the results of other rows are not used.
     rest = {"undefined_rest": axes is not None}
     options: dict[str, Any] = {"precision": precision, "implementation": implementation, **rest}
     first, second = options | {"transpose_rhs": transposes[0]}, options | {"transpose_rhs": transposes[1]}
