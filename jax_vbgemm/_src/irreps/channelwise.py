@@ -69,7 +69,8 @@ channelwise_p = jex_core.Primitive("channelwise_tensor_product")
 
 
 def _values(*operands: jax.Array, slot: str, paths: tuple[Channels, ...], width: int, through: Through) -> jax.Array:
-    """The slot, path by path; paths that read the same columns of x add up to one part of it."""
+    """The array of the slot `slot`, computed path by path. If it is x, the results of paths with the same columns of x
+    are added up."""
     dtype = operands[0].dtype
     given = dict(zip([name for name in SLOTS if name != slot], operands, strict=True))
     wide = {name: value.astype(accumulator(dtype)) for name, value in given.items()}
