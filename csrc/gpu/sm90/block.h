@@ -243,24 +243,24 @@ class PipelinedBlock {
     }
   }
 
-  template <class Overlapped>
+  template <class OverlappedWork>
   __device__ __forceinline__ void multiply(const Tile& tile, int depth, int warp, int lane, Stages& stages,
-                                           float (&sums)[Traits::kBlocks][4], const Overlapped& overlapped) const {
+                                           float (&sums)[Traits::kBlocks][4], const OverlappedWork& overlapped_work) const {
     const int half = warp / 4;
     const auto release = [&](int stage) __attribute__((always_inline)) { release_stage(stage, lane); };
     if constexpr (Traits::kMixed) {
       StageScales scales = source_.weight_scales(tile, warp, lane);
       if (tile.rows <= kFewRows) {
-        multiply_mixed_stages<Traits, kFewRows / 8>(shared_, depth, half, stages, sums, scales, overlapped, release);
+        multiply_mixed_stages<Traits, kFewRows / 8>(shared_, depth, half, stages, sums, scales, overlapped_work, release);
       } else {
-        multiply_mixed_stages<Traits, Traits::kRows / 8>(shared_, depth, half, stages, sums, scales, overlapped, release);
+        multiply_mixed_stages<Traits, Traits::kRows / 8>(shared_, depth, half, stages, sums, scales, overlapped_work, release);
       }
     } else if constexpr (Traits::kIs8Bit) {
       StageScales scales = source_.scales(tile, warp, lane);
       if constexpr (Traits::kPromotes) {
-        multiply_scaled_stages<Traits>(shared_, depth, half, stages, sums, scales, overlapped, release);
+        multiply_scaled_stages<Traits>(shared_, depth, half, stages, sums, scales, overlapped_work, release);
       } else {
-        multiply_unpromoted_stages<Traits>(shared_, depth, half, stages, sums, scales, overlapped, release);
+        multiply_unpromoted_stages<Traits>(shared_, depth, half, stages, sums, scales, overlapped_work, release);
       }
       source_.scale_columns(tile, lane, sums);
     } else {
@@ -270,7 +270,7 @@ class PipelinedBlock {
             [&](int stage, int begin) __attribute__((always_inline)) {
               if constexpr (Source::kPartialStages) source_.clear_lines(stage, half, begin);
             },
-            overlapped, release);
+            overlapped_work, release);
       });
     }
   }
