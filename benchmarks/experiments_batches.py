@@ -79,37 +79,37 @@ def _mean(values: Sequence[float], count: bool = False) -> str:
     return f"{geometric_mean(values):.2f}x" + (f" ({len(values)})" if count else "")
 
 
-def _by(grid: Table, key: Callable[[str], int | None]) -> dict[int, Table]:
-    """The table's workloads by a number in their names."""
+def _by(grid: Table, word: str, key: Callable[[str], int | None] = batch_of) -> dict[str, Table]:
+    """The table's workloads by a number in their names, which `word` is about."""
     found: dict[int, Table] = {}
     for name, row in grid.items():
         found.setdefault(key(name) or 0, {})[name] = row
-    return dict(sorted(found.items()))
+    return {f"{word} {number}": part for number, part in sorted(found.items())}
 
 
-def _columns_of(parts: Mapping[int, Table], word: str) -> tuple[str, ...]:
-    return ("all", *(f"{word} {number}" for number in parts))
-
-
-def _ratios(
-    whole: Table, parts: Mapping[int, Table], rows: Sequence[tuple[str, str, str, str]]
-) -> list[tuple[str, ...]]:
+def _ratios(whole: Table, parts: Mapping[str, Table], rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
     """For each (text, paper, planner, other) the means over all workloads and over each part."""
-    return [
-        (
-            text,
-            paper,
-            _mean(ratios(whole, planner, other), True),
-            *(_mean(ratios(p, planner, other)) for p in parts.values()),
-        )
-        for text, paper, planner, other in rows
-    ]
+    return table(
+        ("", "paper", "all", *parts),
+        [
+            (
+                text,
+                paper,
+                _mean(ratios(whole, planner, other), True),
+                *(_mean(ratios(p, planner, other)) for p in parts.values()),
+            )
+            for text, paper, planner, other in rows
+        ],
+    )
 
 
 def li_grid(later: Later) -> list[str]:
     grid = later.table(LI)
-    by_k, by_batch = _by(grid, lambda name: int(name.split("_k")[1].split("_")[0])), _by(grid, batch_of)
-    by_size = _by(grid, lambda name: int(name.split("_mn")[1].split("_")[0]))
+    parts = {
+        **_by(grid, "K", lambda name: int(name.split("_k")[1].split("_")[0])),
+        **_by(grid, "batch"),
+        **_by(grid, "M = N", lambda name: int(name.split("_mn")[1].split("_")[0])),
+    }
     rows = [
         ("tiling and batching over default", "", "coordinated", LOOP),
         ("tiling and batching over streams", "", "coordinated", STREAMS),
@@ -118,7 +118,7 @@ def li_grid(later: Later) -> list[str]:
         ("binary batching over tiling alone", "", "coordinated, binary", "coordinated, tiling alone"),
         ("`auto` over tiling and batching", "", "auto", "coordinated"),
     ]
-    lines = [
+    return [
         "### Li's own grid",
         "",
         "Products of equal sizes, M = N of 128, 256 and 512, batches of 4 to 32, K of 16 to 2048, on an H200. The "
@@ -126,17 +126,13 @@ def li_grid(later: Later) -> list[str]:
         "(here eight), both by cuBLAS in CUDA graphs. MAGMA has not been run on this grid. The paper's benefit falls as"
         " M, N and batch grow, and is larger for small K; 1.17x is 1.40x over 1.20x.",
         "",
+        *_ratios(grid, parts, rows),
     ]
-    for word, parts in (("K", by_k), ("batch", by_batch), ("M = N", by_size)):
-        lines += [*table(("", "paper", *_columns_of(parts, word)), _ratios(grid, parts, rows)), ""]
-        if not grid:
-            break
-    return lines[:-1]
 
 
 def every_batch(later: Later) -> list[str]:
     grid = later.table(EVERY_BATCH)
-    parts = _by(grid, batch_of)
+    parts = _by(grid, "batch")
     rows = [
         ("load_balanced over coordinated", "1.94x (A800)", "load_balanced", "coordinated"),
         ("load_balanced over sort_split", "1.88x (MI210)", "load_balanced", "sort_split"),
@@ -156,14 +152,14 @@ def every_batch(later: Later) -> list[str]:
         "The same grids with all of the paper's batches, today's default options, on an H200. In the paper the "
         "advantage over cuBLAS grows with the batch.",
         "",
-        *table(("", "paper", *_columns_of(parts, "batch")), _ratios(grid, parts, rows)),
+        *_ratios(grid, parts, rows),
     ]
 
 
 def one_kernel(later: Later) -> list[str]:
     grid = later.table(EVERY_BATCH, ONE_KERNEL)
     grid = {name: row for name, row in grid.items() if any(planner.endswith("one kernel") for planner in row)}
-    parts = _by(grid, batch_of)
+    parts = _by(grid, "batch")
     rows = [
         (f"{planner}: a kernel for each class over one kernel", "", planner, f"{planner}, one kernel")
         for planner in ("coordinated", "load_balanced")
@@ -172,13 +168,13 @@ def one_kernel(later: Later) -> list[str]:
         "Both were compiled for an experiment (`benchmarks/one_kernel.py`), on an H200; the compiler spills a few "
         "registers of the kernels that hold more tiles:",
         "",
-        *table(("", "paper", *_columns_of(parts, "batch")), _ratios(grid, parts, rows)),
+        *_ratios(grid, parts, rows),
     ]
 
 
 def latencies(later: Later) -> list[str]:
     took = later.table(BATCHES)
-    parts = _by(took, batch_of)
+    parts = _by(took, "batch")
     rows = [
         ("load_balanced over a cuBLAS loop", "3.02x (A800)", "load_balanced", LOOP),
         ("load_balanced over cuBLAS on 8 streams", "", "load_balanced", STREAMS),
@@ -190,7 +186,7 @@ def latencies(later: Later) -> list[str]:
         "The same batches on an H200, beside cuBLAS in CUDA graphs (MAGMA and CUTLASS, 2.59x and 2.45x in the paper, "
         "have not been run on them):",
         "",
-        *table(("", "paper", *_columns_of(parts, "batch")), _ratios(took, parts, rows)),
+        *_ratios(took, parts, rows),
     ]
 
 

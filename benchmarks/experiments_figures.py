@@ -46,12 +46,10 @@ FIGURES = (
     ("Zhang", "Fig. 11", "Inception modules over MIOpen and cuDNN", "{branches}, for 1x1 convolutions by cuDNN"),
     ("Zhang", "Table 6", "sizes of Inception modules", "`inception_1` to `inception_9`"),
     ("Rivera", "Fig. 1, 2, 3", "bank conflicts, prefetch", ILLUSTRATION),
-    ("Rivera", "Fig. 4, 9", "V0 to V3 on a K40c; speedups on a V100", "{the paper's kernels}, {TSM2 and ISM2}"),
-    ("Rivera", "Fig. 5, 10", "bandwidth on a K40c and a V100", "{the paper's kernels}"),
+    ("Rivera", "Fig. 4, 9, 13", "V0 to V3 on a K40c, and on a V100; both optimizations over cuBLAS",
+     "{the paper's kernels}, {TSM2 and ISM2}"),
+    ("Rivera", "Fig. 5, 8, 10, 11, 12, 14", "bandwidth, also of small k, by tcf and of ISM2", "{the paper's kernels}"),
     ("Rivera", "Fig. 6, 7", "M40 and P100", "neither is at hand; t2 is swept: {the paper's kernels}"),
-    ("Rivera", "Fig. 8, 11", "k smaller than m; very small k", "{the paper's kernels}"),
-    ("Rivera", "Fig. 12, 14", "tcf; bandwidth of ISM2", "{the paper's kernels}"),
-    ("Rivera", "Fig. 13", "both optimizations over cuBLAS", "{the paper's kernels}, {TSM2 and ISM2}"),
 )  # fmt: skip
 
 

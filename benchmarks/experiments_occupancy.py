@@ -16,14 +16,14 @@ from report import table
 
 def section(later: Later) -> list[str]:
     devices = ("a800", "mi210", "h100")
-    rows = []
+    rows: dict[tuple[str, ...], list[str]] = {}  # of equal figures: the tiles that have them
     for kind, order in (("float32", CLASSES), ("bfloat16", TENSOR_CLASSES)):
         for key in order:
             cells = []
             for spec in map(device_spec, devices):
                 tiles = {tile.key: tile for tile in catalogue_for(kind, spec)}
                 cells.append(f"{tile_occupancy(tiles[key], spec).fraction:.0%}" if key in tiles else "-")
-            rows.append((f"{key[0]}/{key[1]}, {kind}", *cells))
+            rows.setdefault((kind, *cells), []).append(f"{key[0]}/{key[1]}")
     w_dl = ", ".join(f"{moved:g}" for _, moved in table_3(catalogue_for("float32", device_spec("h100"))).values())
     return [
         "## Kernel occupancy (Zhang 2025, Fig. 6) and work per thread (Table 3)",
@@ -31,7 +31,7 @@ def section(later: Later) -> list[str]:
         "The fraction of a multiprocessor's warps that can be active by Eq. 5-9, from the compiler's figures for "
         "registers and shared memory:",
         "",
-        *table(("tile", *devices), rows),
+        *table(("", "tiles", *devices), [(kind, ", ".join(tiles), *cells) for (kind, *cells), tiles in rows.items()]),
         "",
         *profiled(later.occupancy),
         "",

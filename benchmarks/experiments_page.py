@@ -59,8 +59,6 @@ def page(data: Data, later: Later) -> str:
         "number of workloads in brackets.",
         "",
         state,
-        "",
-        f"`python benchmarks/experiments.py cases` makes the plans, and `{COMMAND}` makes this page.",
     ]
     for section in sections:
         lines += ["", *section]

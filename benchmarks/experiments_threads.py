@@ -53,7 +53,7 @@ def section(data: Data, own: Sequence[ThreadTile]) -> list[str]:
         "rates rise and then fall as a thread's part of a tile grows, and that more threads suit larger tiles; here "
         f"{fewer} of {len(both)} tiles that have both are faster with 128:",
         "",
-        *table(("tile", "128 threads", "256 threads"), ((s, cell(s, 128), cell(s, 256)) for s in shapes)),
+        *table(("", *shapes), [(f"{count} threads", *(cell(s, count) for s in shapes)) for count in (128, 256)]),
         "",
         "![Threads and tiles](experiments/threads.svg)",
         "",
@@ -71,7 +71,7 @@ def every_pair(own: Sequence[ThreadTile]) -> list[str]:
         rate = f"**{tile.tflops:.1f}**" if tile is fastest[shape] else f"{tile.tflops:.1f}"
         return f"{rate} ({tile.occupancy:.0%}{', spills' if tile.spilled else ''})"
 
-    body = [(f"{rows} x {cols}", *(cell((rows, cols), count) for count in THREADS)) for rows, cols in shapes]
+    body = [(f"{count} threads", *([cell(shape, count) for shape in shapes] or [NOT_YET])) for count in THREADS]
     return [
         "### 64 to 512 threads, nine tiles",
         "",
@@ -82,7 +82,7 @@ def every_pair(own: Sequence[ThreadTile]) -> list[str]:
         "TFLOP/s, with the occupancy in brackets and the fastest kernel of each tile in bold. In the paper 128 threads "
         "are the fastest for 32 x 32, and 256 are taken for 32 x 64 and 64 x 64:",
         "",
-        *table(("tile", *(f"{count} threads" for count in THREADS)), body or [("all", *[NOT_YET] * len(THREADS))]),
+        *table(("", *([f"{rows} x {cols}" for rows, cols in shapes] or ["all tiles"])), body),
     ]
 
 

@@ -4,7 +4,7 @@ from newest_files import NEVER, rows_of, table
 
 
 def experts() -> list[str]:
-    """OLMoE's layer with 16,384 tokens in all, by every way of the file."""
+    """OLMoE's layer with 16,384 tokens in all, by every way of the file without chunks."""
     titles = {
         "one_device": "one device", "expert_mlp": "{} devices, `expert_mlp(mesh_axis=)`",
         "expert_parallel": "{} devices, `expert_parallel`",
@@ -13,9 +13,11 @@ def experts() -> list[str]:
     for row in rows_of("h200_expert_parallel.csv"):
         if (row["model"], row["tokens"], row.get("skew", "uniform")) != ("olmoe", "16384", "uniform"):
             continue
+        if row.get("chunks") not in (None, "", "1"):  # never faster: the guide says so
+            continue
         title = titles[row["layer"]].format({"2": "two", "4": "four", "8": "eight"}.get(row["devices"]))
         if row.get("exchange"):
-            title += f", {row['exchange']}" + (f", {row['chunks']} chunks" if row["chunks"] != "1" else "")
+            title += f", {row['exchange']}"
         of.setdefault(title, {})[row["direction"]] = NEVER if row.get("note") else f"{1e-3 * float(row['us']):.1f}"
     lines = [
         (title, *(times.get(direction, NEVER) for direction in ("forward", "forward_backward")))
@@ -66,11 +68,13 @@ def eight_bits() -> list[str]:
 
 
 def mixed() -> list[str]:
+    """A line for each layer and number of rows: gate and up, down, and both."""
     titles = {"qwen3_30b": "Qwen3-30B-A3B", "gpt_oss_20b": "gpt-oss-20b"}
-    lines = []
+    of: dict[str, dict[str, str]] = {}
     for row in rows_of("h200_ragged_mixed.csv"):
-        speedup = "" if row["weights"] == "bfloat16" else f" ({float(row['speedup']):.2f}x)"
         up, down = float(row["up_us"]), float(row["down_us"])
-        cells = titles[row["layer"]], row["rows"], row["weights"]
-        lines.append((*cells, f"{up:.0f}", f"{down:.0f}", f"{up + down:.0f}{speedup}"))
-    return table(("layer", "rows", "weights and their scales", "gate and up (us)", "down (us)", "both (us)"), lines)
+        speedup = "" if row["weights"] == "bfloat16" else f" ({float(row['speedup']):.2f}x)"
+        case = f"{titles[row['layer']]}, {row['rows']} rows"
+        of.setdefault(case, {})[row["weights"]] = f"{up:.0f} + {down:.0f} = {up + down:.0f}{speedup}"
+    weights = list(next(iter(of.values())))
+    return table(("us", *weights), [(case, *(cells[name] for name in weights)) for case, cells in of.items()])

@@ -76,9 +76,7 @@ def devices() -> list[str]:
         ("GPT-2 small, 48 matrices, H100", "h100_muon_devices.csv", "gpt2_small", "vbgemm"),
         ("GPT-2 small, 48 matrices, H200", "h200_muon_devices.csv", "gpt2_small", "vbgemm"),
         ("the same, float16 and Gram", "h200_muon_devices.csv", "gpt2_small", "vbgemm float16_gram"),
-        ("GPT-2 medium, 96 matrices, H200", "h200_muon_devices.csv", "gpt2_medium", "vbgemm"),
         ("ResNet-50, 53 matrices, H200", "h200_muon_devices.csv", "resnet50", "vbgemm"),
-        ("8 stacked Llama layers, 7 stacks, H200", "h200_muon_devices.csv", "llama_layers", "vbgemm"),
     ):
         of = {
             (row["optimizer"], row["devices"], row["placement"]): 1e-3 * float(row["loop_us"])
@@ -87,10 +85,8 @@ def devices() -> list[str]:
         }
 
         cells = []
-        for way in [("1", "replicated"), *(("2", way) for way in ("replicated", "rows", "columns", "fsdp"))]:
+        for way in [("1", "replicated"), *(("2", way) for way in ("replicated", "rows"))]:
             ours, theirs = of.get((optimizer, *way)), of.get(("optax", *way))
             cells.append(NEVER if ours is None or theirs is None else f"{ours:.3g} (optax {theirs:.3g})")
         lines.append((title, *cells))
-    return table(
-        ("model", "one device", "two, replicated", "two, by rows", "two, by columns", "two, by larger side"), lines
-    )
+    return table(("model", "one device", "two, replicated", "two, by rows"), lines)

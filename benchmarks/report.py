@@ -60,7 +60,7 @@ def page(results: Results, plots: str, command: str) -> str:
         "",
         f"<!-- Written by `{command}`: change that script, not this page. -->",
         "",
-        *_introduction(results, command),
+        *_introduction(results),
         "",
         "## Summary",
         "",
@@ -81,40 +81,35 @@ def page(results: Results, plots: str, command: str) -> str:
         "",
         f"![speed-up over each peer]({plots}/peers.svg)",
         "",
-        "The tables show the geometric mean over the workloads that both computed, and in brackets the number of "
-        "these workloads. Above 1, jax_vbgemm is faster. Of a peer with several tiles or versions, the fastest "
-        "counts for each workload. Runs with wrong results do not count.",
+        "Geometric means over the workloads that both computed, and in brackets the number of these workloads. Above "
+        "1, jax_vbgemm is faster. Of a peer with several tiles or versions, the fastest counts for each workload. Runs "
+        "with wrong results do not count.",
         "",
-    ]  # fmt: skip
-    for precision in results.precisions:
-        lines += [f"### {PRECISIONS[precision]}", "", *_peer_table(results, precision, families), ""]
-    lines += [
-        "## Single workloads",
+        *_peer_table(results, families),
+        "",
+        "## Single workloads: the five worst at each precision",
         "",
         "The name `any_mn128_k256_b64` means 64 products of any size, with M and N up to 128 and K up to 256; in "
         "`pow2` all sizes are powers of two. `moe_e8_k1024_t4096` means 8 experts, K = 1024 and 4096 tokens.",
         "",
-    ]
-    for precision in results.precisions:
-        cases = sorted(
-            (case for case in ours if case[1] == precision and case in best),
-            key=lambda case: best[case].us / ours[case],
-        )
-        lines += [
-            f"### {PRECISIONS[precision]}: the five worst and the five best of {len(cases)}", "",
-            *table(
-                ("workload", "jax_vbgemm", "best peer", "", "speed-up", "share of the limit"),
-                [
-                    (case[0], f"{ours[case]:.1f} us", f"{best[case].us:.1f} us", best[case].peer,
-                     f"{best[case].us / ours[case]:.2f}x", f"{best[case].limit / ours[case]:.0%}")
-                    for case in (cases if len(cases) <= 10 else cases[:5] + cases[-5:])
-                ],
-            ), "",
-        ]  # fmt: skip
-    return "\n".join((*lines[:-1], ""))
+        *table(
+            ("", "workload", "jax_vbgemm", "best peer", "", "speed-up", "share of the limit"),
+            [
+                (PRECISIONS[precision], case[0], f"{ours[case]:.1f} us", f"{best[case].us:.1f} us", best[case].peer,
+                 f"{best[case].us / ours[case]:.2f}x", f"{best[case].limit / ours[case]:.0%}")
+                for precision in results.precisions
+                for case in sorted(
+                    (case for case in ours if case[1] == precision and case in best),
+                    key=lambda case: best[case].us / ours[case],
+                )[:5]
+            ],
+        ),
+        "",
+    ]  # fmt: skip
+    return "\n".join(lines)
 
 
-def _introduction(results: Results, command: str) -> list[str]:
+def _introduction(results: Results) -> list[str]:
     peak = max(results.machines.values(), key=lambda ratio: abs(math.log(ratio)), default=1.0)
     lines = [
         "This page compares the GPU kernels with those of other libraries (peers), without JAX around them. It is for "
@@ -150,7 +145,7 @@ def _introduction(results: Results, command: str) -> list[str]:
                 else f": the machines differ by up to {abs(peak - 1):.0%}."
             ),
         ]
-    return [*lines, "", f"This page is written by `{command}`."]
+    return lines
 
 
 def speed(text: str, results: Results, skinny: Path) -> str:
@@ -229,16 +224,18 @@ def _share_table(results: Results) -> list[str]:
     ]
 
 
-def _peer_table(results: Results, precision: str, families: Sequence[str]) -> list[str]:
+def _peer_table(results: Results, families: Sequence[str]) -> list[str]:
     def cell(values: list[float] | None) -> str:
         return f"{mean(values)} ({len(values)})" if values else ""
 
     rows = []
-    for title, times in results.peers.items():
-        found = gains(results.ours, times)
-        if any((family, precision) in found for family in families):
-            rows.append((title, *(cell(found.get((family, precision))) for family in families)))
-    return table(("", *families), rows)
+    for precision in results.precisions:
+        for title, times in results.peers.items():
+            found = gains(results.ours, times)
+            if any((family, precision) in found for family in families):
+                cells = (cell(found.get((family, precision))) for family in families)
+                rows.append((PRECISIONS[precision], title, *cells))
+    return table(("", "peer", *families), rows)
 
 
 def main(

@@ -13,6 +13,7 @@ import jax_vbgemm as vb
 from jax_vbgemm._src.matmul.factors import Flags, checked_sizes
 from jax_vbgemm._src.matmul.scaled_choice import Product, choose
 from jax_vbgemm._src.planner import device_spec
+from jax_vbgemm._src.planner.single_dots import dots_of
 from jax_vbgemm._src.ragged import plan
 from jax_vbgemm._src.ragged.cost import predicted_seconds
 from jax_vbgemm._src.scaled.scaled import blocks_in
@@ -295,6 +296,15 @@ def test_lists_of_weights_alone_are_one_call():
         w = vb.Scaled(w, jax.ShapeDtypeStruct((128, 1536, 1), np.float32), (1, 2048))
         products = [Product(x, w, flags, checked_sizes(x, w, flags), None) for _ in range(2)]
         assert {found.how for found in choose(products, None, None)} == {"narrow"}
+
+
+def test_two_int4_weights_are_one_byte():
+    """Where reading the weights bounds the time: on a device whose memory is slow."""
+    device = device_spec("h200")
+    device = dataclasses.replace(device, dots=dataclasses.replace(dots_of(device), bandwidth=1e9))
+    one = plan.Product(False, True, False, 1, 4096, 4096, 1, 1, 1, "int8")
+    of_int8, of_int4 = (predicted_seconds("bfloat16", device, one._replace(weights=name)) for name in ("int8", "int4"))
+    assert of_int4 == pytest.approx(of_int8 / 2, rel=0.01)
 
 
 @pytest.mark.parametrize("case", MEASURED, ids=str)

@@ -68,7 +68,8 @@ def batched_matmul(
       precision: as in jax.lax.dot; `jax.default_matmul_precision` counts.
       preferred_element_type: the results' dtype, as in jax.lax.dot.
       planner: a planner's name, an options object (`Coordinated(theta=128)`), or a callable
-        (problems, device, catalogue) -> Plan.
+        (problems, device, catalogue) -> Plan. It also plans `Scaled` products that then leave the call, as the
+        predicted times decide whether they do.
       implementation: "kernel", "xla" (one dot a product), or None for the best available. An explicit choice is never
         replaced.
 

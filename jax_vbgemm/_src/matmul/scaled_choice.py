@@ -23,7 +23,7 @@ from jax_vbgemm._src.matmul.precision import accumulation_of_float8, precision_n
 from jax_vbgemm._src.matmul.primitive import TermSizes
 from jax_vbgemm._src.matmul.view import dense
 from jax_vbgemm._src.native import backends
-from jax_vbgemm._src.native.arithmetic import arithmetic_of
+from jax_vbgemm._src.native.arithmetic import arithmetic_of, stored_bytes
 from jax_vbgemm._src.planner import DeviceSpec, Planner, kind_of
 from jax_vbgemm._src.planner.single_dots import dots_of, fastest_split
 from jax_vbgemm._src.problem import Problem
@@ -192,7 +192,7 @@ def _seconds_beside(products: Sequence[Product], choices: Sequence[Choice], devi
     bandwidth = dots_of(device).bandwidth
     widened: set[int] = set()
 
-    def pass_over(shape: Sequence[int], bytes_read: int, bytes_written: int) -> float:
+    def pass_over(shape: Sequence[int], bytes_read: float, bytes_written: int) -> float:
         return device.launch_seconds + float(math.prod(shape)) * (bytes_read + bytes_written) / bandwidth
 
     def seconds(product: Product, choice: Choice) -> float:
@@ -203,7 +203,7 @@ def _seconds_beside(products: Sequence[Product], choices: Sequence[Choice], devi
         for x in (product.lhs, product.rhs):
             if choice.how == "wide" and is_scaled(x) and id(x) not in widened:
                 widened.add(id(x))
-                total += pass_over(x.shape, 1, product.wide.itemsize)
+                total += pass_over(x.shape, stored_bytes(x.dtype.name), product.wide.itemsize)
         return total
 
     return [seconds(product, choice) for product, choice in zip(products, choices, strict=True)]

@@ -19,6 +19,11 @@ class DType(NamedTuple):
 DTYPES: Mapping[str, DType] = {row[0]: DType(*row) for row in _core.dtypes()}
 
 
+def stored_bytes(dtype: str) -> float:
+    """The size of an element in a device's memory, where two int4 share a byte."""
+    return 0.5 if dtype == "int4" else DTYPES[dtype].bytes
+
+
 class Arithmetic(NamedTuple):
     """How products are formed: from an element type for each operand, both of equal size and accumulator."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from jax_vbgemm._src.native.arithmetic import ARITHMETICS, DTYPES
+from jax_vbgemm._src.native.arithmetic import ARITHMETICS, stored_bytes
 from jax_vbgemm._src.planner import DeviceSpec
 from jax_vbgemm._src.planner.single_dots import dots_of
 from jax_vbgemm._src.ragged import plan
@@ -26,7 +26,7 @@ def predicted_seconds(kind: str, device: DeviceSpec, product: plan.Product) -> f
         return None
     if product.weights:
         rows, columns = _MIXED_TILE
-        step, bytes_of_rhs = rules.mixed_step, DTYPES[product.weights].bytes
+        step, bytes_of_rhs = rules.mixed_step, stored_bytes(product.weights)
     else:
         assert rate is not None
         rows, columns = _ROWS, plan.COLUMNS[plan.tile_shape(kind, device, product)]
