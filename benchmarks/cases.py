@@ -16,7 +16,7 @@ from workloads import PRECISIONS, problems_named
 Size = Problem | Sequence[int]  # M, N, K
 
 # The header of a case file: a driver with another catalogue refuses the file.
-HEADING = b"VBGCASE2" + np.int64(_core.catalogue_hash()).tobytes()
+HEADING = b"VBGCASE3" + np.int64(_core.catalogue_hash()).tobytes()
 
 
 def padded(data: bytes) -> bytes:

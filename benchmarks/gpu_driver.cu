@@ -15,15 +15,14 @@
 //   nvcc -std=c++17 -O3 -arch=sm_90a -Icsrc -Itests/native -o build/gpu_driver benchmarks/gpu_driver.cu
 //     csrc/gpu/host/launch.cu csrc/gpu/instances/{add_partial_sums,add_scaled,square_sums,simt_*,rows_*,tensor_*}.cu
 //
-// A case file is little-endian: the 8 bytes "VBGCASE2", int64 catalogue_hash() of the library that made its plans, then cases until the end
+// A case file is little-endian: the 8 bytes "VBGCASE3", int64 catalogue_hash() of the library that made its plans, then cases until the end
 // of the file, each
 //
 //   char peer[64], workload[64]         zero-padded names
 //   int32 kind                          catalogue.h's Kind
 //   int32 num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, num_splits
 //   Launch[num_launches]                12 bytes each, then zeros up to a multiple of 8
-//   Problem[num_problems], TileRun[num_runs] or where that is 0 ReadyTile[num_tiles] and SplitTile[num_splits],
-//   int32 block_first[num_blocks + 1] if has_block_first,
+//   the descriptor blob of descriptor.h, without epilogues; block_first if has_block_first
 //   then zeros up to a multiple of 8
 //
 // The operands of problem i are buffers 2i and 2i + 1, its result is buffer 2 num_problems + i; each holds batch x rows x columns elements.
@@ -60,7 +59,7 @@ class CaseFile {
     int64_t catalogue = 0;
     in_.read(magic, sizeof magic);
     in_.read(reinterpret_cast<char*>(&catalogue), sizeof catalogue);
-    if (!in_ || std::memcmp(magic, "VBGCASE2", 8) != 0) refuse(path + " is not a case file");
+    if (!in_ || std::memcmp(magic, "VBGCASE3", 8) != 0) refuse(path + " is not a case file");
     if (catalogue != catalogue_hash()) refuse(path + ": its plans were made with another tile catalogue");
   }
 
@@ -76,9 +75,9 @@ class CaseFile {
     c.plan.num_blocks = header.num_blocks;
     read(c.plan.launches, header.num_launches);
     skip_padding();
+    if (header.num_runs == 0) read(c.plan.tiles, header.num_tiles);
     read(c.plan.problems, header.num_problems);
     read(c.plan.runs, header.num_runs);
-    if (header.num_runs == 0) read(c.plan.tiles, header.num_tiles);
     read(c.plan.splits, header.num_splits);
     for (const SplitTile& tile : c.plan.splits) {
       c.plan.num_sums = std::max(c.plan.num_sums, tile.first + static_cast<int64_t>(tile.slices) * tile.slice_stride);

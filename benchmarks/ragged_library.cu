@@ -19,12 +19,12 @@ extern "C" int ragged_trial(int kind, int wide_results, int contraction, int tra
   call.contraction = contraction, call.transpose_rhs = transpose_rhs, call.gated = gated, call.wide_sizes = wide_sizes;
   call.activation = static_cast<vbgemm::Activation>(activation);
   call.m = m, call.k = k, call.n = n, call.groups = g, call.total_groups = num_sizes, call.lhs_rows = lhs_rows;
-  call.batch[0] = call.batch[1] = 1;
-  call.lhs.data = lhs, call.rhs.data = rhs, call.group_sizes.data = group_sizes, call.group_offset.data = group_offset;
-  call.bias.data = bias, call.row_scale.data = row_scale, call.gather.data = gather;
-  call.lhs_scale.data = lhs_scale, call.rhs_scale.data = rhs_scale;
+  call.rhs_groups = g, call.entries = 1;
+  call.lhs = lhs, call.rhs = rhs, call.group_sizes = group_sizes, call.group_offset = group_offset;
+  call.bias = bias, call.row_scale = row_scale, call.gather = gather;
+  call.lhs_scale = lhs_scale, call.rhs_scale = rhs_scale;
   call.lhs_blocks = blocks[0], call.rhs_k_blocks = blocks[1], call.rhs_column_blocks = blocks[2];
-  call.accumulator.data = accumulator, call.out = out;
+  call.accumulator = accumulator, call.out = out;
   call.workspace = workspace;
   call.plan = {static_cast<vbgemm::RaggedShape>(plan[0]), plan[1] != 0, plan[2]};
   return static_cast<int>(vbgemm::launch_ragged(call, static_cast<vbgemm::Stream>(stream)));

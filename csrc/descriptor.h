@@ -1,9 +1,9 @@
 // The plan as kernels read it: plain data with the same layout on the host and on the device. jax_vbgemm/_src/matmul/descriptors.py writes
 // it, with the layouts that layouts.h exports to Python.
 //
-// The descriptor blob is one constant of the program: Problem[num_problems]; Epilogue[num_problems] if the call has epilogues;
-// TileRun[num_runs] or, if num_runs is 0, ReadyTile[num_tiles] and SplitTile[num_splits]; then int32 block_first[num_blocks + 1], unless
-// every block has exactly one tile.
+// The descriptor blob is one constant of the program: ReadyTile[num_tiles] if num_runs is 0; Problem[num_problems]; Epilogue[num_problems] if
+// the call has epilogues; TileRun[num_runs]; SplitTile[num_splits]; then int32 block_first[num_blocks + 1], unless every block has exactly
+// one tile.
 #pragma once
 #include <cstdint>
 
@@ -93,10 +93,11 @@ struct TilePosition {
 };
 
 // One tile, or one K slice of a tile, with everything that a kernel would otherwise compute from the tile's run and problem: on a GPU the
-// time of a small call is mostly latency (docs/design/latency.md, L1).
-struct ReadyTile {
+// time of a small call is mostly latency (docs/design/latency.md, L1). A thread that reads a whole record does so in 16-byte vectors (L18).
+struct alignas(16) ReadyTile {
   TilePosition position;
   Part part[3];  // of A, B and C
+  int64_t reserved;
 };
 
 // A split-K tile: the location of its slices' partial sums, and the destination of their total. Rows of partial sums are `pitch` apart,
@@ -111,7 +112,7 @@ struct SplitTile {
 };
 
 static_assert(sizeof(Operand) == 48 && sizeof(Problem) == 168 && sizeof(Epilogue) == 168 && sizeof(TileRun) == 48 &&
-                  sizeof(ReadyTile) == 104 && sizeof(SplitTile) == 80,
+                  sizeof(ReadyTile) == 112 && sizeof(SplitTile) == 80,
               "programs that were exported hold these layouts: a handler's contract never changes under one name");
 
 // One kernel launch: a contiguous range of blocks. If block_first is null, block i is tile i.
@@ -126,7 +127,7 @@ struct Descriptors {
   const Epilogue* epilogues;  // one for each problem, or null: c = sum
   const TileRun* runs;
   const ReadyTile* tiles;   // in place of runs, or null
-  const SplitTile* splits;  // stored after the tiles
+  const SplitTile* splits;
   const int32_t* block_first;
   int32_t num_problems, num_runs, num_tiles, num_splits, num_blocks;
 };

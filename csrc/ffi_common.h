@@ -178,7 +178,9 @@ inline ffi::Error check_descriptors(const Arguments& given) {
     return refuse("the descriptor constant has " + std::to_string(descriptors.element_count()) + " words, expected " +
                   std::to_string(expected) + " for the call's problems and tiles");
   }
-  if (reinterpret_cast<uintptr_t>(descriptors.untyped_data()) % 8) return refuse("the descriptor constant is not aligned to 8 bytes");
+  if (reinterpret_cast<uintptr_t>(descriptors.untyped_data()) % alignof(ReadyTile)) {
+    return refuse("the descriptor constant is not aligned to " + std::to_string(alignof(ReadyTile)) + " bytes");
+  }
   return ffi::Error::Success();
 }
 
@@ -323,13 +325,14 @@ inline Descriptors parts_of_descriptors(const Arguments& given) {
   const bool ready = given.has_ready_tiles();
   Descriptors plan{};
   const char* at = static_cast<const char*>(given.descriptors.untyped_data());
+  plan.tiles = ready ? reinterpret_cast<const ReadyTile*>(at) : nullptr;
+  if (ready) at += given.num_tiles * sizeof(ReadyTile);
   plan.problems = reinterpret_cast<const Problem*>(at);
   at += num_problems * sizeof(Problem);
   plan.epilogues = given.has_epilogues() ? reinterpret_cast<const Epilogue*>(at) : nullptr;
   if (given.has_epilogues()) at += num_problems * sizeof(Epilogue);
   plan.runs = ready ? nullptr : reinterpret_cast<const TileRun*>(at);
-  plan.tiles = ready ? reinterpret_cast<const ReadyTile*>(at) : nullptr;
-  at += ready ? given.num_tiles * sizeof(ReadyTile) : given.num_runs * sizeof(TileRun);
+  at += given.num_runs * sizeof(TileRun);
   plan.splits = reinterpret_cast<const SplitTile*>(at);
   at += given.num_splits * sizeof(SplitTile);
   plan.block_first = given.has_one_tile_a_block() ? nullptr : reinterpret_cast<const int32_t*>(at);

@@ -100,6 +100,7 @@ inline constexpr Field kReadyTileFields[] = {
     VBGEMM_FIELD_AS(ReadyTile, "a", part[0]),
     VBGEMM_FIELD_AS(ReadyTile, "b", part[1]),
     VBGEMM_FIELD_AS(ReadyTile, "c", part[2]),
+    VBGEMM_FIELD(ReadyTile, reserved),
 };
 inline constexpr Field kSplitTileFields[] = {
     VBGEMM_POSITION(SplitTile),        VBGEMM_FIELD(SplitTile, c),

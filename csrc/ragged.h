@@ -7,15 +7,10 @@
 
 namespace vbgemm {
 
-// One operand of all batch entries; data is null if the operand is absent.
-struct RaggedOperand {
-  const void* data;
-  int64_t batch_stride[2];  // in elements
-};
-
 // The sizes of a call, from which the shapes of its operands are built. columns: of the sums and of a bias in ragged rows, 2 n in a gated
 // product. lhs_columns, rhs_k and rhs_columns differ from k, k and columns (n in a contraction) only if the call has halves. The block
-// counts are those of the scales.
+// counts are those of the scales. Of a batch these are the sizes of all entries together, but lhs_rows and rhs_groups may be those of the
+// entries that have lhs or rhs of their own.
 enum class RaggedSize : int32_t {
   lhs_rows,
   m,
@@ -24,6 +19,7 @@ enum class RaggedSize : int32_t {
   columns,
   groups,
   total_groups,
+  rhs_groups,
   lhs_columns,
   rhs_k,
   rhs_columns,
@@ -31,9 +27,9 @@ enum class RaggedSize : int32_t {
   rhs_k_blocks,
   rhs_column_blocks
 };
-inline constexpr const char* kRaggedSizeNames[] = {"lhs_rows",         "m",           "k",     "n",           "columns",    "groups",
-                                                   "total_groups",     "lhs_columns", "rhs_k", "rhs_columns", "lhs_blocks", "rhs_k_blocks",
-                                                   "rhs_column_blocks"};
+inline constexpr const char* kRaggedSizeNames[] = {
+    "lhs_rows",   "m",           "k",     "n",           "columns",    "groups",       "total_groups",
+    "rhs_groups", "lhs_columns", "rhs_k", "rhs_columns", "lhs_blocks", "rhs_k_blocks", "rhs_column_blocks"};
 inline constexpr int kRaggedSizes = sizeof(kRaggedSizeNames) / sizeof(kRaggedSizeNames[0]);
 
 // The type of an operand: the type of lhs, of rhs, of the result or of the sums, int32, or int32 or int64.
@@ -46,7 +42,7 @@ inline constexpr const char* kRaggedTypeNames[] = {"lhs", "rhs", "result", "accu
 enum class RaggedHalves : int32_t { none, columns, k, lhs_first, lhs_second, rhs_first, rhs_second };
 inline constexpr const char* kRaggedHalvesNames[] = {"none", "columns", "k", "lhs_first", "lhs_second", "rhs_first", "rhs_second"};
 inline constexpr int kRaggedHalves = sizeof(kRaggedHalvesNames) / sizeof(kRaggedHalvesNames[0]);
-// A shape without batch dimensions; rank -1: the operand is absent.
+// rank -1: the operand is absent.
 struct OperandShape {
   int rank;
   RaggedSize sizes[3];
@@ -65,8 +61,8 @@ struct RaggedOperandInfo {
 namespace ragged_table {
 constexpr RaggedSize lhs_rows = RaggedSize::lhs_rows, m = RaggedSize::m, k = RaggedSize::k, n = RaggedSize::n,
                      columns = RaggedSize::columns, groups = RaggedSize::groups, total_groups = RaggedSize::total_groups,
-                     lhs_columns = RaggedSize::lhs_columns, rhs_k = RaggedSize::rhs_k, rhs_columns = RaggedSize::rhs_columns,
-                     lhs_blocks = RaggedSize::lhs_blocks, rhs_k_blocks = RaggedSize::rhs_k_blocks,
+                     rhs_groups = RaggedSize::rhs_groups, lhs_columns = RaggedSize::lhs_columns, rhs_k = RaggedSize::rhs_k,
+                     rhs_columns = RaggedSize::rhs_columns, lhs_blocks = RaggedSize::lhs_blocks, rhs_k_blocks = RaggedSize::rhs_k_blocks,
                      rhs_column_blocks = RaggedSize::rhs_column_blocks;
 constexpr int cpu = kRaggedCpu, tiles = kRaggedTiles, pipelined = kRaggedPipelined, all = cpu | tiles | pipelined;
 constexpr OperandShape absent{-1, {}};
@@ -120,10 +116,10 @@ struct RaggedCall {
   bool wide_sizes;         // group_sizes are int64
   bool fast_accumulation;  // the tensor cores may accumulate 8-bit floats over all of K, with about 14 bits
   bool undefined_rest;     // rows without weights are not written (they may be the majority); otherwise they become zeros
-  int64_t m, k, n, groups, total_groups, lhs_rows;
+  int64_t m, k, n, groups, total_groups, lhs_rows, rhs_groups;
+  int64_t entries;                                      // of the batch; 1 without one
   int64_t lhs_blocks, rhs_k_blocks, rhs_column_blocks;  // of the scales, if there are any
-  int64_t batch[2];
-#define OPERAND(name, ...) RaggedOperand name;  // the accumulator shares the result's memory
+#define OPERAND(name, ...) const void* name;            // null if absent; the accumulator shares the result's memory
 #define RESULT(...)
 #include "ragged_operands.def"
   void* out;
@@ -131,6 +127,7 @@ struct RaggedCall {
   int64_t workspace_bytes;
   RaggedPlan plan;  // on a GPU
 
+  int64_t entry_rows() const { return m / entries; }
   int64_t columns() const { return gated ? 2 * n : n; }  // of the sums
   // Whether rhs has a narrower type than its arithmetic.
   bool is_mixed() const { return rhs_dtype != arithmetic_of(kind).rhs; }
@@ -141,20 +138,26 @@ struct RaggedCall {
     return halves == RaggedHalves::columns ? columns() / 2 : columns();
   }
   int64_t size(RaggedSize which) const {
-    const int64_t sizes[kRaggedSizes] = {
-        lhs_rows,         m, k, n, columns(), groups, total_groups, lhs_columns(), rhs_k(), rhs_columns(), lhs_blocks, rhs_k_blocks,
-        rhs_column_blocks};
+    const int64_t sizes[kRaggedSizes] = {lhs_rows,
+                                         m,
+                                         k,
+                                         n,
+                                         columns(),
+                                         groups,
+                                         total_groups,
+                                         rhs_groups,
+                                         lhs_columns(),
+                                         rhs_k(),
+                                         rhs_columns(),
+                                         lhs_blocks,
+                                         rhs_k_blocks,
+                                         rhs_column_blocks};
     return sizes[static_cast<int>(which)];
-  }
-  int bits(RaggedType type) const {  // of an element
-    const int each[] = {bits_of(dtype),      bits_of(rhs_dtype), bits_of(out_dtype), bits_of(ragged_accumulator_of(kind)), 32,
-                        wide_sizes ? 64 : 32};
-    return each[static_cast<int>(type)];
   }
 };
 
 // The operands of a call, in the order of their table.
-inline constexpr RaggedOperand RaggedCall::* kRaggedMembers[kRaggedOperands] = {
+inline constexpr const void* RaggedCall::* kRaggedMembers[kRaggedOperands] = {
 #define OPERAND(name, ...) &RaggedCall::name,
 #define RESULT(...)
 #include "ragged_operands.def"
@@ -174,7 +177,7 @@ inline int64_t elements_of(const RaggedCall& call, const RaggedOperandInfo& oper
 // Whether a kernel supports a call's operands, types, form, gates and halves.
 inline bool has_all(RaggedKernel kernel, const RaggedCall& call) {
   for (int i = 0; i < kRaggedOperands; ++i) {
-    if ((call.*kRaggedMembers[i]).data && !(kRaggedOperandTable[i].kernels & kernel)) return false;
+    if (call.*kRaggedMembers[i] && !(kRaggedOperandTable[i].kernels & kernel)) return false;
   }
   const bool along_k = call.contraction && call.transpose_rhs;
   return (!call.gated && !along_k && call.halves == RaggedHalves::none && bytes_of(call.rhs_dtype) > 1) || kernel == kRaggedPipelined;
@@ -182,25 +185,11 @@ inline bool has_all(RaggedKernel kernel, const RaggedCall& call) {
 
 inline int64_t results_of(const RaggedCall& call) { return elements_of(call, kRaggedOperandTable[kRaggedOperands]); }
 
-// Returns one entry of the batch as a call of its own.
-inline RaggedCall entry_of(const RaggedCall& call, int64_t outer, int64_t inner) {
-  RaggedCall entry = call;
-  entry.batch[0] = entry.batch[1] = 1;
-  for (int i = 0; i < kRaggedOperands; ++i) {
-    RaggedOperand& operand = entry.*kRaggedMembers[i];
-    if (!operand.data) continue;
-    const int64_t elements = outer * operand.batch_stride[0] + inner * operand.batch_stride[1];
-    operand.data = static_cast<const char*>(operand.data) + elements * call.bits(kRaggedOperandTable[i].type) / 8;
-  }
-  entry.out = static_cast<char*>(call.out) + (outer * call.batch[1] + inner) * results_of(call) * bytes_of(call.out_dtype);
-  return entry;
-}
-
 // A scale's block: K elements, and columns of rhs.
 inline constexpr int kScaledDepth = 128, kScaledColumns = 128;
 // Whether rhs has a scale for each column of its matrices.
 inline bool has_column_scales(const RaggedCall& call) {
-  return call.rhs_scale.data && !call.contraction && call.rhs_column_blocks == call.columns();
+  return call.rhs_scale && !call.contraction && call.rhs_column_blocks == call.columns();
 }
 
 // Whether rhs may have a narrower type than its arithmetic. Such weights are K-major, and their scales, if any, are per block as above or

@@ -1,5 +1,5 @@
 // The custom call of ragged products: products over groups of rows with runtime sizes. This file has its contract, and the checks between
-// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v7" on every platform.
+// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v8" on every platform.
 //
 // Rows belong to groups in order: group j of total_groups has the next max(group_sizes[j], 0) rows, but rows from m on do not exist,
 // whatever the sizes say. There are weights for `groups` groups only, beginning with group group_offset: group j has the weights w = j -
@@ -19,8 +19,12 @@
 // aliased with the result. Operands of the accumulator's type are for real numbers. The result has lhs's dtype, or float32 if that has 16
 // bits; of 8-bit factors it is bfloat16 or float32.
 //
-// All of this is computed for a batch: the result has up to two more dimensions before its own, and so may each operand. They broadcast: an
-// operand that lacks one, or has size 1 in it, is shared along it. All sizes are at least 1 and follow from the operands' dimensions.
+// A batch of `entries` products is one product, whose rows and matrices are those of its entries, one entry after another. An entry has
+// m / entries rows, groups / entries matrices and, in order: a group without weights, a group for each matrix, and a group without weights.
+// The sizes of its groups sum to its number of rows, and there is no group_offset. If lhs has fewer rows, or rhs fewer matrices, than all
+// entries, they are those of the first entries, and the following entries have the same again.
+//
+// All sizes are at least 1 and follow from the operands' dimensions.
 //
 // The attributes are those of RaggedAttributes. catalogue is the hash of the catalogue of tiles to which `tile` refers.
 #pragma once
@@ -40,7 +44,7 @@ namespace vbgemm {
   ATTRIBUTE(int64_t, kind) SEPARATOR                                                      \
   ATTRIBUTE(bool, contraction) SEPARATOR ATTRIBUTE(bool, transpose_rhs) SEPARATOR         \
   ATTRIBUTE(int64_t, activation) SEPARATOR ATTRIBUTE(bool, gated) SEPARATOR ATTRIBUTE(int64_t, halves) SEPARATOR \
-  ATTRIBUTE(bool, fast_accumulation) SEPARATOR ATTRIBUTE(bool, undefined_rest) SEPARATOR          \
+  ATTRIBUTE(bool, fast_accumulation) SEPARATOR ATTRIBUTE(bool, undefined_rest) SEPARATOR ATTRIBUTE(int64_t, entries) SEPARATOR \
   ATTRIBUTE(int64_t, shape) SEPARATOR ATTRIBUTE(bool, counted) SEPARATOR ATTRIBUTE(int64_t, tile) SEPARATOR \
   ATTRIBUTE(int64_t, catalogue)
 // clang-format on
@@ -81,17 +85,14 @@ inline std::string text_of(const ffi::Span<const int64_t>& dimensions) {
 // The sizes of a call, as far as the operands read so far determine them.
 class KnownSizes {
  public:
-  // Reads the dimensions of an operand after its batch dimensions.
+  // Reads the dimensions of an operand.
   Fault read(const RaggedOperandInfo& operand, const OperandShape& shape, bool transposed, const ffi::AnyBuffer& buffer) {
     const ffi::Span<const int64_t> dimensions = buffer.dimensions();
-    const int batch = static_cast<int>(dimensions.size()) - shape.rank;
     const auto fault = [&](const std::string& rule) { return operand.name + (" is " + text_of(dimensions)) + ": " + rule; };
-    if (batch < 0 || batch > 2) {
-      return fault("it must have " + std::to_string(shape.rank) + " dimensions, and up to two of the batch before them");
-    }
+    if (static_cast<int>(dimensions.size()) != shape.rank) return fault("it must have " + std::to_string(shape.rank) + " dimensions");
     for (int i = 0; i < shape.rank; ++i) {
       const int place = transposed && i >= shape.rank - 2 ? 2 * shape.rank - 3 - i : i;  // for a matrix, the last two
-      const int64_t size = dimensions[batch + i];
+      const int64_t size = dimensions[i];
       int64_t& known = sizes_[static_cast<int>(shape.sizes[place])];
       const char* const name = kRaggedSizeNames[static_cast<int>(shape.sizes[place])];
       if (size < 1 || size > kRaggedMostSize) return fault(std::string(name) + " must be 1 to " + std::to_string(kRaggedMostSize));
@@ -147,7 +148,7 @@ inline Fault check_ragged_buffers(const RaggedArguments& given, RaggedCall& call
     const RaggedOperandInfo& operand = kRaggedOperandTable[i];
     const ffi::AnyBuffer buffer = *given.operands.get<ffi::AnyBuffer>(i);
     const OperandShape& shape = shape_of(call, operand);
-    RaggedOperand& place = call.*kRaggedMembers[i] = {};
+    call.*kRaggedMembers[i] = nullptr;
     if (!is_given(i, buffer)) continue;
     if (shape.rank < 0)
       return std::string(call.contraction ? "a ragged contraction has no " : "only a ragged contraction has an ") + operand.name;
@@ -156,47 +157,43 @@ inline Fault check_ragged_buffers(const RaggedArguments& given, RaggedCall& call
     const bool transposed = call.transpose_rhs && shape.rank == (call.contraction ? 2 : 3);
     if (Fault fault = known.read(operand, shape, transposed, buffer)) return fault;
     if (Fault fault = check_ragged_dtype(operand, buffer.element_type(), call)) return fault;
-    place.data = buffer.untyped_data();
+    call.*kRaggedMembers[i] = buffer.untyped_data();
   }
   call.lhs_rows = known[RaggedSize::lhs_rows], call.k = known[RaggedSize::k];
   call.m = known[RaggedSize::m], call.n = known[RaggedSize::n];
-  call.groups = known[RaggedSize::groups], call.total_groups = known[RaggedSize::total_groups];
+  call.total_groups = known[RaggedSize::total_groups];
+  // A batch of ragged rows may have no operand with a matrix for each of its groups.
+  call.groups =
+      call.entries > 1 ? call.total_groups - 2 * call.entries : known[call.contraction ? RaggedSize::groups : RaggedSize::rhs_groups];
+  call.rhs_groups = call.contraction ? call.groups : known[RaggedSize::rhs_groups];
   call.lhs_blocks = known[RaggedSize::lhs_blocks];
   call.rhs_k_blocks = known[RaggedSize::rhs_k_blocks], call.rhs_column_blocks = known[RaggedSize::rhs_column_blocks];
-  for (const RaggedSize derived : {RaggedSize::columns, RaggedSize::lhs_columns, RaggedSize::rhs_k, RaggedSize::rhs_columns}) {
+  for (const RaggedSize derived :
+       {RaggedSize::groups, RaggedSize::columns, RaggedSize::lhs_columns, RaggedSize::rhs_k, RaggedSize::rhs_columns}) {
     if (known[derived] && known[derived] != call.size(derived)) {
       return kRaggedSizeNames[static_cast<int>(derived)] + (" is " + std::to_string(known[derived])) + ", expected " +
              std::to_string(call.size(derived));
     }
   }
-  if (!call.gather.data && call.lhs_rows != call.m) return "lhs must have m rows, as the call has no gather";
   call.out = out.untyped_data();
   return {};
 }
 
-// Sets call.batch from the result's leading dimensions, and each operand's batch strides.
-inline Fault check_ragged_batch(const RaggedArguments& given, RaggedCall& call) {
-  const ffi::Span<const int64_t> whole = (**given.results.get<ffi::AnyBuffer>(0)).dimensions();
-  const int batch = static_cast<int>(whole.size()) - shape_of(call, result_info()).rank;
-  for (int i = 0; i < 2; ++i) call.batch[i] = i < 2 - batch ? 1 : whole[i - (2 - batch)];
-  for (const int64_t count : call.batch) {
-    if (count < 1 || count > kRaggedMostSize) return "the result is " + text_of(whole) + ": the batch is empty or has no 32 bits";
+// Checks that the sizes are those of a batch of call.entries products, or of one product.
+inline Fault check_ragged_batch(const RaggedCall& call) {
+  const std::string batch = "a batch of " + std::to_string(call.entries) + " entries ";
+  if (call.groups < call.entries || call.groups % call.entries || call.m % call.entries) {
+    return batch + "must have equally many rows, and equally many matrices, in each entry";
   }
-  for (int i = 0; i < kRaggedOperands; ++i) {
-    RaggedOperand& operand = call.*kRaggedMembers[i];
-    if (!operand.data) continue;
-    const RaggedOperandInfo& info = kRaggedOperandTable[i];
-    const ffi::Span<const int64_t> dimensions = (*given.operands.get<ffi::AnyBuffer>(i)).dimensions();
-    int64_t entry = elements_of(call, info);
-    int at = static_cast<int>(dimensions.size()) - shape_of(call, info).rank;
-    for (int axis = 1; axis >= 0; --axis) {
-      const int64_t count = --at < 0 ? 1 : dimensions[at];
-      if (count != 1 && count != call.batch[axis]) {
-        return info.name + (" is " + text_of(dimensions)) + ": its batch does not broadcast to that of the result, " + text_of(whole);
-      }
-      operand.batch_stride[axis] = count == 1 ? 0 : entry;
-      entry *= count;
-    }
+  if (call.entries > 1 && call.group_offset) return batch + "has no group_offset";
+  const int64_t matrices = call.groups / call.entries;
+  if (!call.gather && (call.m % call.lhs_rows || call.lhs_rows % call.entry_rows())) {
+    return call.entries > 1 ? batch + "must have rows of lhs for some number of entries"
+                            : "lhs must have m rows, as the call has no gather";
+  }
+  if (call.groups % call.rhs_groups || call.rhs_groups % matrices) return batch + "must have matrices of rhs for some number of entries";
+  if (call.contraction && call.transpose_rhs && (call.lhs_rows != call.m || (call.entries > 1 && call.entry_rows() % kScaledDepth))) {
+    return "a ragged contraction with transpose_rhs must have rows of its own, a multiple of 128, in each entry";
   }
   return {};
 }
@@ -212,20 +209,20 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
   if (call.contraction ? of_rows : call.halves > RaggedHalves::k) {
     return std::string("halves of ") + kRaggedHalvesNames[static_cast<int>(call.halves)] + " are not for this form";
   }
-  if (of_rows != (call.second.data != nullptr)) return "second must be given with halves of columns or of k, and only with them";
+  if (of_rows != (call.second != nullptr)) return "second must be given with halves of columns or of k, and only with them";
   if ((call.halves == RaggedHalves::k && call.k % 2) || (call.halves == RaggedHalves::columns && call.columns() % 2)) {
     return "what comes in halves must be even";
   }
-  if (call.lhs_scale.data && !has_scales(call.kind)) return "lhs_scale is for 8-bit factors";
-  if (call.rhs_scale.data && !has_scales(call.kind) && !call.is_mixed())
+  if (call.lhs_scale && !has_scales(call.kind)) return "lhs_scale is for 8-bit factors";
+  if (call.rhs_scale && !has_scales(call.kind) && !call.is_mixed())
     return "rhs_scale is for 8-bit factors and for narrower weights of 16-bit rows";
   if (call.is_mixed() && (call.contraction || !call.transpose_rhs || call.halves != RaggedHalves::none)) {
     return "narrower weights of 16-bit rows must be transposed and in one array";
   }
-  const auto blocks = [](const RaggedOperand& scale, int64_t given, int64_t size, int each) {
-    return !scale.data || given == 1 || given == tiles_over(size, each);
+  const auto blocks = [](const void* scale, int64_t given, int64_t size, int each) {
+    return !scale || given == 1 || given == tiles_over(size, each);
   };
-  if (call.contraction && !call.transpose_rhs && (call.lhs_scale.data || call.rhs_scale.data)) {
+  if (call.contraction && !call.transpose_rhs && (call.lhs_scale || call.rhs_scale)) {
     return "a ragged contraction with scales must have transpose_rhs";
   }
   const int64_t depth = call.contraction ? call.m : call.k;
@@ -239,7 +236,7 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
   if (per_column && call.rhs_column_blocks > 1 && call.rhs_k_blocks > 1 && !call.is_mixed()) {
     return "beside 8-bit lhs, a scale of a single column must have all of K";
   }
-  if (call.gated && call.rhs_scale.data && call.rhs_column_blocks > 1 && !per_column && call.n % kScaledColumns) {
+  if (call.gated && call.rhs_scale && call.rhs_column_blocks > 1 && !per_column && call.n % kScaledColumns) {
     return "blocks of columns of a gated product must not lie in both halves";
   }
   if (call.halves == RaggedHalves::k && call.gated) return "a gated product has halves of columns";
@@ -247,8 +244,8 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
     return "both halves have too many columns for 32 bits";
   }
   if (call.undefined_rest && call.contraction) return "a contraction has no rows without weights that could be undefined";
-  if (call.accumulator.data && call.out_dtype != DType::f32) return "an accumulator and its results must be float32";
-  if (call.accumulator.data && call.accumulator.data != call.out) return "the accumulator's memory must be that of the result";
+  if (call.accumulator && call.out_dtype != DType::f32) return "an accumulator and its results must be float32";
+  if (call.accumulator && call.accumulator != call.out) return "the accumulator's memory must be that of the result";
   return {};
 }
 
@@ -266,12 +263,14 @@ inline Fault check_ragged_call(const RaggedArguments& given, RaggedCall& call) {
   call.contraction = attributes.contraction, call.transpose_rhs = attributes.transpose_rhs, call.gated = attributes.gated;
   call.activation = static_cast<Activation>(attributes.activation);
   call.fast_accumulation = attributes.fast_accumulation, call.undefined_rest = attributes.undefined_rest;
+  if (attributes.entries < 1 || attributes.entries > kRaggedMostSize) return "a batch must have at least one entry, in 32 bits";
+  call.entries = attributes.entries;
   const ffi::AnyBuffer lhs = *given.operands.get<ffi::AnyBuffer>(0), out = **given.results.get<ffi::AnyBuffer>(0);
   if (Fault fault = check_ragged_kind(attributes.kind, lhs.element_type(), out.element_type())) return fault;
   call.dtype = *dtype_of(lhs.element_type()), call.out_dtype = *dtype_of(out.element_type());
   call.kind = static_cast<Kind>(attributes.kind);
   if (Fault fault = check_ragged_buffers(given, call)) return fault;
-  if (Fault fault = check_ragged_batch(given, call)) return fault;
+  if (Fault fault = check_ragged_batch(call)) return fault;
   if (Fault fault = check_ragged_rules(call)) return fault;
   if (given.results.size() == 2) {
     const ffi::AnyBuffer workspace = **given.results.get<ffi::AnyBuffer>(1);

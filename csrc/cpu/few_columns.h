@@ -150,9 +150,9 @@ class FewColumns {
     __builtin_memcpy(to, sums, rows * (kWidth / S) * sizeof(T));
   }
 
-  // row(r) returns where row r of A begins. The result is in the first kGroup / S vectors of `sums`.
-  template <int S, class Row>
-  __attribute__((always_inline)) void multiply_group(Row row, V (&sums)[kGroup]) const {
+  // row_start(r) returns where row r of A begins. The result is in the first kGroup / S vectors of `sums`.
+  template <int S, class RowStart>
+  __attribute__((always_inline)) void multiply_group(RowStart row_start, V (&sums)[kGroup]) const {
 #pragma GCC unroll 16
     for (int r = 0; r < kGroup; ++r) sums[r] = V{};
     const T* b = packed_b_;
@@ -160,12 +160,12 @@ class FewColumns {
     for (; k + S <= k_; k += S, b += kWidth) {
       const V steps = load<V>(b);
 #pragma GCC unroll 16
-      for (int r = 0; r < kGroup; ++r) sums[r] += load_repeated<S>(row(r) + k) * steps;
+      for (int r = 0; r < kGroup; ++r) sums[r] += load_repeated<S>(row_start(r) + k) * steps;
     }
     if (k < k_) {
       const V steps = load<V>(b);
 #pragma GCC unroll 16
-      for (int r = 0; r < kGroup; ++r) sums[r] += V(Ints(load_repeated<S>(row(r) + k_ - S)) & is_new_lane_) * steps;
+      for (int r = 0; r < kGroup; ++r) sums[r] += V(Ints(load_repeated<S>(row_start(r) + k_ - S)) & is_new_lane_) * steps;
     }
 #pragma GCC unroll 4
     for (int step = 1, count = kGroup / 2; step < S; step *= 2, count /= 2) {

@@ -14,69 +14,68 @@ char* element(const void* data, int64_t index, DType dtype) {
 
 // Returns the number of rows of a group, at most as many as there are after row `begin`.
 int64_t rows_of(const RaggedCall& call, int64_t group, int64_t begin) {
-  const void* const sizes = call.group_sizes.data;
+  const void* const sizes = call.group_sizes;
   const int64_t size = call.wide_sizes ? static_cast<const int64_t*>(sizes)[group] : static_cast<const int32_t*>(sizes)[group];
   return std::clamp<int64_t>(size, 0, call.m - begin);
 }
 
-// One entry of a call: its operands, and the products of its groups.
-class Entry {
+// The products of a call's groups.
+class Groups {
  public:
-  Entry(const RaggedCall& entry, GroupWalk& walk)
-      : call_(entry), walk_(walk), offset_(entry.group_offset.data ? *static_cast<const int32_t*>(entry.group_offset.data) : 0) {}
+  Groups(const RaggedCall& call, GroupWalk& walk)
+      : call_(call), walk_(walk), offset_(call.group_offset ? *static_cast<const int32_t*>(call.group_offset) : 0) {}
 
   void add_products() const {
-    const int64_t first = std::clamp<int64_t>(offset_, 0, call_.total_groups);
-    const int64_t last = std::clamp<int64_t>(offset_ + call_.groups, first, call_.total_groups);
-    int64_t row = 0;
-    for (int64_t group = 0; group < first; ++group) row += rows_of(call_, group, row);
-    if (call_.contraction) {
-      const int64_t before = std::clamp<int64_t>(first - offset_, 0, call_.groups), behind = before + last - first;
-      add_zero_groups(0, before);
-      for (int64_t group = first; group < last; ++group) row = add_contraction(group - offset_, row, rows_of(call_, group, row));
-      add_zero_groups(behind, call_.groups);
-    } else {
-      if (!call_.undefined_rest) add_zero_rows(0, row);
-      for (int64_t group = first; group < last; ++group) row = add_rows(group - offset_, row, rows_of(call_, group, row));
-      if (!call_.undefined_rest) add_zero_rows(row, call_.m);
+    int64_t row = 0, complete = 0;  // complete: the matrices of a contraction that have their group
+    for (int64_t group = 0; group < call_.total_groups; ++group) {
+      const int64_t w = matrix_of(group), rows = rows_of(call_, group, row);
+      if (call_.contraction && w >= 0) {
+        add_zero_groups(complete, w);
+        add_contraction(w, row, rows);
+        complete = w + 1;
+      }
+      if (!call_.contraction) w < 0 ? add_zero_rows(row, row + rows) : add_rows(w, row, rows);
+      row += rows;
     }
+    call_.contraction ? add_zero_groups(complete, call_.groups) : add_zero_rows(row, call_.m);
   }
 
  private:
-  int64_t add_rows(int64_t w, int64_t row, int64_t rows) const {
-    if (rows == 0) return row;
-    void* const weights = element(call_.rhs.data, w * call_.k * call_.n, call_.dtype);
+  // Returns the index of a group's matrix, or -1 if it has none.
+  int64_t matrix_of(int64_t group) const {
+    if (call_.entries > 1) {
+      const int64_t each = call_.total_groups / call_.entries, entry = group / each, within = group % each;
+      return within == 0 || within == each - 1 ? -1 : group - 2 * entry - 1;
+    }
+    const int64_t w = group - offset_;
+    return w >= 0 && w < call_.groups ? w : -1;
+  }
+  void add_rows(int64_t w, int64_t row, int64_t rows) const {
+    if (rows == 0) return;
+    void* const weights = element(call_.rhs, w % call_.rhs_groups * call_.k * call_.n, call_.dtype);
     const Matrix b = call_.transpose_rhs ? Matrix{weights, 1, call_.k} : Matrix{weights, call_.n, 1};
     GroupProduct product{rows, call_.n, call_.k, lhs_from(row), b, rows_from(row), {}, {}};
-    if (call_.bias.data) product.bias = {element(call_.bias.data, w * call_.n, call_.out_dtype), 0, 1};
-    if (call_.row_scale.data) product.scale = {element(call_.row_scale.data, row, accumulator_of(call_.kind)), 1, 0};
+    if (call_.bias) product.bias = {element(call_.bias, w * call_.n, call_.out_dtype), 0, 1};
+    if (call_.row_scale) product.scale = {element(call_.row_scale, row, accumulator_of(call_.kind)), 1, 0};
     walk_.add(product);
-    return row + rows;
   }
-  int64_t add_contraction(int64_t w, int64_t row, int64_t rows) const {
+  void add_contraction(int64_t w, int64_t row, int64_t rows) const {
     const Matrix a = lhs_from(row);
-    walk_.add({call_.k,
-               call_.n,
-               rows,
-               {a.data, 1, call_.k},
-               {element(call_.rhs.data, row * call_.n, call_.dtype), call_.n, 1},
-               result(w),
-               {},
-               {}});
-    return row + rows;
+    walk_.add(
+        {call_.k, call_.n, rows, {a.data, 1, call_.k}, {element(call_.rhs, row * call_.n, call_.dtype), call_.n, 1}, result(w), {}, {}});
   }
   void add_zero_rows(int64_t begin, int64_t end) const {
-    if (begin < end) walk_.add({end - begin, call_.n, 0, lhs_from(0), lhs_from(0), rows_from(begin), {}, {}});
+    if (begin < end && !call_.undefined_rest) walk_.add({end - begin, call_.n, 0, lhs_from(0), lhs_from(0), rows_from(begin), {}, {}});
   }
   void add_zero_groups(int64_t begin, int64_t end) const {
     for (int64_t w = begin; w < end; ++w) walk_.add({call_.k, call_.n, 0, lhs_from(0), lhs_from(0), result(w), {}, {}});
   }
 
-  Matrix lhs_from(int64_t row) const { return {element(call_.lhs.data, row * call_.k, call_.dtype), call_.k, 1}; }
+  Matrix lhs_from(int64_t row) const { return {element(call_.lhs, row % call_.lhs_rows * call_.k, call_.dtype), call_.k, 1}; }
   Matrix rows_from(int64_t row) const { return {element(call_.out, row * call_.n, call_.out_dtype), call_.n, 1}; }
   Matrix result(int64_t w) const { return {element(call_.out, w * call_.k * call_.n, call_.out_dtype), call_.n, 1}; }
 
-  const RaggedCall call_;
+  const RaggedCall& call_;
   GroupWalk& walk_;
   const int64_t offset_;
 };
@@ -149,11 +148,8 @@ void GroupWalk::run(int64_t begin, int64_t end) const {
 }
 
 void add_products(const RaggedCall& call, GroupWalk& walk) {
-  const int64_t bytes = call.batch[0] * call.batch[1] * results_of(call) * bytes_of(call.out_dtype);
-  if (bytes >= kCacheBytes) walk.allow_streaming();
-  for (int64_t outer = 0; outer < call.batch[0]; ++outer) {
-    for (int64_t inner = 0; inner < call.batch[1]; ++inner) Entry(entry_of(call, outer, inner), walk).add_products();
-  }
+  if (results_of(call) * bytes_of(call.out_dtype) >= kCacheBytes) walk.allow_streaming();
+  Groups(call, walk).add_products();
 }
 
 }  // namespace vbgemm

@@ -41,7 +41,7 @@ class GroupWalk {
   bool may_stream_ = false;
 };
 
-// Adds the products of all entries of a call. No group size, whatever its value, leads outside the call's buffers.
+// Adds the products of a call. No group size, whatever its value, leads outside the call's buffers.
 void add_products(const RaggedCall& call, GroupWalk& walk);
 
 // Pool: any type with num_threads() and Schedule(f), such as XLA's FFI thread pool; may be null.

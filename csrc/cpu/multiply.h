@@ -352,7 +352,7 @@ __attribute__((always_inline)) inline int64_t cost(const Product& p, int lanes) 
   return sums + packing + storing;
 }
 
-// The algorithms: blocks of micro-kernels, or one for few columns.
+// The algorithms: blocks of micro-kernels, rows with a short K, dot products, and products with few columns.
 enum class Algorithm { blocks, short_rows, dots, few_columns };
 
 template <class Lhs, class Rhs>

@@ -26,8 +26,9 @@ def read_cases(file):
         launch = np.frombuffer(data.read(12 * launches), np.int32).reshape(-1, 3)
         assert launch[:, 2].sum() == blocks
         data.seek(-data.tell() % 8, io.SEEK_CUR)
+        data.seek(0 if runs else READY_TILE.itemsize * tiles, io.SEEK_CUR)
         rows = np.frombuffer(data.read(PROBLEM.itemsize * problems), PROBLEM)
-        data.seek(RUN.itemsize * runs or READY_TILE.itemsize * tiles, io.SEEK_CUR)
+        data.seek(RUN.itemsize * runs, io.SEEK_CUR)
         data.seek(SPLIT_TILE.itemsize * splits, io.SEEK_CUR)
         data.seek(4 * (blocks + 1) if has_block_first else 0, io.SEEK_CUR)
         data.seek(-data.tell() % 8, io.SEEK_CUR)

@@ -66,7 +66,7 @@ def both(operands, **how):
     values = [operands[name] for name in last]
     definition = blocks.Quantization(given=tuple(last), **how)
     found = compiled(ours, *operands.values())
-    return found, jax.jit(partial(blocks._xla_form, how=definition))(*values), definition.wanted
+    return found, jax.jit(partial(blocks._xla_form, quantization=definition))(*values), definition.wanted
 
 
 @pytest.mark.parametrize("kind", FLOAT8)

@@ -58,16 +58,15 @@ def target(builder: Builder, request: pytest.FixtureRequest, tmp_path_factory: p
 
 def call(
     target, lhs, rhs, sizes, *, groups=None, contraction=False, transpose_rhs=False, bias=None, row_scale=None,
-    offset=None, gather=None, activation=None, gated=False, out_dtype=None, batch=(), tile="medium",
-    missing_bytes=0, plan=None, **changes,
+    offset=None, gather=None, activation=None, gated=False, out_dtype=None, tile="medium",
+    missing_bytes=0, m=None, plan=None, **changes,
 ):  # fmt: skip
-    m, k = lhs.shape[-2:]
+    m, k = m or len(lhs), lhs.shape[1]
     n = (rhs.shape[-2] if transpose_rhs else rhs.shape[-1]) // (2 if gated else 1)
     groups = groups or rhs.shape[-3]
     dtype = jnp.dtype(out_dtype or lhs.dtype)
     wide = jnp.float32 if lhs.dtype.itemsize == 2 else lhs.dtype
     shape = (groups, k, n) if contraction else (m, n)
-    shape = (*batch, *shape)
     types = {"lhs": lhs.dtype, "rhs": rhs.dtype, "result": dtype, "accumulator": wide, "index": jnp.int32}
     given = {"bias": bias, "row_scale": row_scale, "group_offset": offset, "gather": gather}
     buffers = [
@@ -87,6 +86,7 @@ def call(
         "halves": np.int64(0),
         "fast_accumulation": np.bool_(False),
         "undefined_rest": np.bool_(False),
+        "entries": np.int64(1),
         "shape": np.int64(0),
         "counted": np.bool_(False),
         "tile": np.int64(row),
@@ -244,14 +244,27 @@ def test_only_the_pipelined_kernel_has(target, given):
         call(target, jnp.ones((6, 4)), jnp.ones((2, 4, 4)), jnp.array([2, 3], "int32"), **options)
 
 
-def test_batches(target):
-    """Two batch dimensions, of which lhs and sizes have one and rhs has the other."""
-    lhs, rhs = oracle.random((2, 30, 8), "float32", 1), oracle.random((3, 1, 2, 8, 5), "float32", 2)
-    sizes = jnp.array([[10, 20], [5, 7]], "int32")
-    out = call(target, lhs, rhs, sizes, batch=(3, 2))
-    for i in range(3):
-        for j in range(2):
-            assert_close(out[i, j], expected(lhs[j], rhs[i, 0], sizes[j], 2), "float32")
+@pytest.mark.parametrize("shared", [None, "lhs", "rhs"])
+@FORMS
+def test_batches(target, contraction, transpose_rhs, shared):
+    """Of 3 entries with 30 rows and 2 matrices each, between groups without weights."""
+    entries, rows, k, n = 3, 30, 8, 5
+    if contraction and shared == "rhs":
+        pytest.skip("a contraction has rows of rhs for each entry")
+    sizes = np.array([[1, 10, 15, 4], [0, 30, 0, 0], [3, 0, 5, 22]])
+    of_lhs, of_rhs = (1 if shared == name else entries for name in ("lhs", "rhs"))
+    lhs = oracle.random((of_lhs, rows, k), "float32", 1)
+    rhs = oracle.random(
+        (of_rhs, *((rows, n) if contraction else (2, n, k) if transpose_rhs else (2, k, n))), "float32", 2
+    )
+    forms = {"contraction": contraction, "transpose_rhs": transpose_rhs}
+    flat = lhs.reshape(-1, k), rhs.reshape(-1, *rhs.shape[2:])
+    options = {"groups": 2 * entries, "m": entries * rows, "entries": np.int64(entries)}
+    out = call(target, *flat, jnp.asarray(sizes.reshape(-1), "int32"), **options, **forms)
+    out = out.reshape(entries, -1, out.shape[-1])
+    for i in range(entries):
+        reference = expected(lhs[i % of_lhs], rhs[i % of_rhs], sizes[i], 2, **forms, offset=1)
+        assert_close(out[i], reference.reshape(-1, n), "float32")
 
 
 FEW_KERNELS = ["simt_f32:t128_light", "simt_c64:t128_light", "tensor_light_bf16:m128_light"]
@@ -267,9 +280,12 @@ def test_random_calls(builder: Builder, tmp_path, seed):
 
 
 MISTAKES = {
+    "rows of lhs that do not repeat": ("tile.row % sizes.lhs_rows", "tile.row"),
+    "rows of a contraction's lhs that do not repeat": ("tile.k_begin % sizes.lhs_rows", "tile.k_begin"),
+    "matrices of rhs that do not repeat": ("tile.matrix % sizes.rhs_groups", "tile.matrix"),
     "zeros with an activation": ("if (has_matrix) epilogue.activation", "epilogue.activation"),
     "the first matrix's bias for all": ("{0, columns}", "{0, columns - columns}"),
-    "columns of a transposed matrix taken for its rows": ("(matrix * n + tile.col) * k", "matrix * n * k + tile.col"),
+    "columns of a transposed matrix taken for its rows": ("(of_rhs * n + tile.col) * k", "of_rhs * n * k + tile.col"),
 }
 
 

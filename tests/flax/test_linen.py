@@ -136,7 +136,7 @@ def test_options_are_flaxs(options):
 def test_one_call_does_it_all():
     ours, _, inputs = pair("conv", activation=nn.silu)
     text = jax.jit(ours.apply).lower(*init(ours, inputs=inputs), *inputs).as_text()
-    assert text.count("custom_call @vbgemm_v1") == 1
+    assert text.count("custom_call @vbgemm_v2") == 1
     assert not any(word in text for word in ("dot_general", "stablehlo.add", "logistic"))
 
 

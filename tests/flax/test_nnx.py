@@ -159,7 +159,7 @@ def test_one_call_does_it_all(activation):
     ours, _, inputs = pair("conv", activation=activation)
     graph, parameters = nnx.split(ours)
     text = jax.jit(lambda p, x: nnx.merge(graph, p)(x)).lower(parameters, inputs).as_text()
-    assert text.count("custom_call @vbgemm_v1") == 1
+    assert text.count("custom_call @vbgemm_v2") == 1
     assert not any(word in text for word in ("dot_general", "stablehlo.add", "maximum", "tanh", "logistic"))
 
 

@@ -20,7 +20,7 @@ def calls(function, *args, device=FREE_CALLS):
     """(calls of kernels, dots) of a program."""
     with vb.target(device):
         text = jax.jit(function).lower(*args).as_text()
-    return text.count("custom_call @vbgemm_v1"), text.count("stablehlo.dot_general")
+    return text.count("custom_call @vbgemm_v2"), text.count("stablehlo.dot_general")
 
 
 def assert_close(ours, plain, rtol=1e-9):

@@ -191,7 +191,7 @@ def test_products_that_are_added_become_one_sum(capsys):
     )
     grouped = vb.group(blocks, explain=True)
     program = jax.jit(grouped).lower(xs, ys).as_text()
-    assert program.count("custom_call @vbgemm_v1") == 1
+    assert program.count("custom_call @vbgemm_v2") == 1
     assert program.count("stablehlo.add") == 3  # of 1, to it, and to what is a result by itself
     assert "7 products are one call with 5 results" in capsys.readouterr().out
     assert_same(blocks, xs, ys, kernels=1)

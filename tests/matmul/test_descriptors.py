@@ -45,8 +45,7 @@ def test_ready_tiles_find_their_parts(batches, m, n, k, transpose_a, transpose_b
         return
     sizes, table, descriptors = made
     assert descriptors.num_runs == 0
-    words = descriptors.words[table.nbytes // 4 :]
-    tiles = words[: descriptors.num_tiles * READY_TILE.itemsize // 4].view(READY_TILE)
+    tiles = descriptors.words[: descriptors.num_tiles * READY_TILE.itemsize // 4].view(READY_TILE)
     a, b = np.arange(np.prod(lhs)), np.arange(np.prod(rhs))
     A, B = a.reshape(lhs), b.reshape(rhs)
     A = np.broadcast_to(A.swapaxes(-1, -2) if transpose_a else A, (*sizes.batch, m, k)).reshape(-1, m, k)
@@ -82,10 +81,9 @@ def test_slices_of_a_place_have_slots_of_their_own_and_all_of_its_k(problems, ki
     if descriptors.num_runs:
         assert descriptors.num_splits == descriptors.num_sums == 0
         return
-    words = descriptors.words[table.nbytes // 4 :]
     end = descriptors.num_tiles * READY_TILE.itemsize // 4
-    tiles = words[:end].view(READY_TILE)
-    splits = words[end:][: descriptors.num_splits * SPLIT_TILE.itemsize // 4].view(SPLIT_TILE)
+    tiles = descriptors.words[:end].view(READY_TILE)
+    splits = descriptors.words[end + table.nbytes // 4 :][: descriptors.num_splits * SPLIT_TILE.itemsize // 4].view(SPLIT_TILE)
     used = np.zeros(descriptors.num_sums, int)  # how often an accumulator is written
     depths: dict[int, int] = {}  # of the tile whose sums begin there
     for tile in tiles:
@@ -164,7 +162,7 @@ def symmetric_call(n, planner="auto", k=64, device=H100, kind="bfloat16"):
 @pytest.mark.parametrize("n", [64, 300, 1000])
 def test_ready_tiles_above_the_diagonal_are_mirrored(n):
     table, plan, descriptors = symmetric_call(n, vb.Uniform("mma-64x128"))
-    tiles = descriptors.words[table.nbytes // 4 :][: descriptors.num_tiles * READY_TILE.itemsize // 4].view(READY_TILE)
+    tiles = descriptors.words[: descriptors.num_tiles * READY_TILE.itemsize // 4].view(READY_TILE)
     np.testing.assert_array_equal(tiles["c"]["mirrored"], tiles["row"] + 64 <= tiles["col"])
     assert not tiles["a"]["mirrored"].any()
     assert not tiles["b"]["mirrored"].any()
@@ -186,10 +184,9 @@ def test_runs_above_the_diagonal_are_mirrored():
 
 def test_slices_are_mirrored_where_they_are_added_up():
     table, plan, descriptors = symmetric_call(300, k=20_000)
-    words = descriptors.words[table.nbytes // 4 :]
     end = descriptors.num_tiles * READY_TILE.itemsize // 4
-    tiles = words[:end].view(READY_TILE)
-    splits = words[end:][: descriptors.num_splits * SPLIT_TILE.itemsize // 4].view(SPLIT_TILE)
+    tiles = descriptors.words[:end].view(READY_TILE)
+    splits = descriptors.words[end + table.nbytes // 4 :][: descriptors.num_splits * SPLIT_TILE.itemsize // 4].view(SPLIT_TILE)
     shape = plan.catalogue.by_index[int(tiles["tile_id"][0])]
     assert (tiles["c"]["buffer"] == -1).all()
     assert not tiles["c"]["mirrored"].any()

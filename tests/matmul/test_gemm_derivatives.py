@@ -91,9 +91,9 @@ def test_a_gradient_with_its_forward_is_two_calls():
         return sum(c.sum() for c in vb.batched_gemm(As, Bs, Cs, alpha=2, beta=3, bias=bias, activation="gelu"))
 
     text = jax.jit(jax.value_and_grad(f, (0, 1, 2, 3))).lower(As, Bs, Cs, bias).as_text()
-    assert text.count("custom_call @vbgemm_v1") == 2
+    assert text.count("custom_call @vbgemm_v2") == 2
     assert "dot_general" not in text
-    assert jax.jit(f).lower(As, Bs, Cs, bias).as_text().count("custom_call @vbgemm_v1") == 1
+    assert jax.jit(f).lower(As, Bs, Cs, bias).as_text().count("custom_call @vbgemm_v2") == 1
 
 
 @pytest.mark.parametrize("activation", slow_except([None, "relu", "gelu"], ["gelu"]))

@@ -29,7 +29,9 @@ def call(a, b, out_shape, out_dtype=None, tamper=lambda table: None, words=lambd
     plan = plan_problems([vb.Problem(sizes.m, sizes.n, sizes.k)], "float32", device, "uniform")
     descriptors = pack(plan, table)
     tamper(table)
-    tampered = np.concatenate((table.view(np.int32), descriptors.words[table.nbytes // 4 :]))
+    tiles = 0 if descriptors.num_runs else descriptors.num_tiles * READY_TILE.itemsize // 4
+    tampered = descriptors.words.copy()
+    tampered[tiles : tiles + table.nbytes // 4] = table.view(np.int32)
     attributes = {
         "catalogue": np.int64(_core.catalogue_hash()), "kind": np.int64(0), "problems": table.view(np.int64),
         "epilogues": descriptors.epilogues,

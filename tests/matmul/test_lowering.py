@@ -27,7 +27,7 @@ def text(As, Bs, **options):
 
 
 def counts(program):
-    return program.count("custom_call @vbgemm_v1"), program.count("stablehlo.dot_general")
+    return program.count("custom_call @vbgemm_v2"), program.count("stablehlo.dot_general")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -75,7 +75,7 @@ def test_empty_products_need_no_call():
 
 def test_descriptors_are_a_constant_of_the_program():
     program = text(*pairs())
-    (call,) = re.findall(r"custom_call @vbgemm_v1\(([^)]*)\)", program)
+    (call,) = re.findall(r"custom_call @vbgemm_v2\(([^)]*)\)", program)
     first = call.split(",")[0].strip()
     assert re.search(re.escape(first) + r" = stablehlo\.constant dense<", program)
 
@@ -93,7 +93,7 @@ def exported(function, args, platforms):
 @pytest.mark.parametrize("platforms", [["cpu"], ["cuda"], ["rocm"], ["cpu", "cuda", "rocm"], ["cpu", "tpu"]])
 def test_export_lowers_for_platforms_that_are_not_here(platforms):
     module = exported(vb.batched_matmul, pairs(), platforms).mlir_module()
-    assert module.count("custom_call @vbgemm_v1") == sum(platform != "tpu" for platform in platforms)
+    assert module.count("custom_call @vbgemm_v2") == sum(platform != "tpu" for platform in platforms)
 
 
 def test_export_round_trip():
@@ -169,7 +169,7 @@ def test_a_workspace_where_a_launch_cannot_hold_the_buffers(platform, most):
     for count in (240 // 3, 240 // 3 + 1, 1008 // 3, 1008 // 3 + 1):
         args = [jnp.ones((2, 3), jnp.float32)] * count, [jnp.ones((3, 2), jnp.float32)] * count
         module = exported(vb.batched_matmul, args, [platform]).mlir_module()
-        (results,) = re.findall(r"custom_call @vbgemm_v1.*-> (?:\()?(.*?)\)?$", module, re.MULTILINE)
+        (results,) = re.findall(r"custom_call @vbgemm_v2.*-> (?:\()?(.*?)\)?$", module, re.MULTILINE)
         buffers = 3 * count
         assert results.count("tensor<") == count + (buffers > most)
         assert (f"tensor<{4 * buffers}xi32>" in results) == (buffers > most)

@@ -14,12 +14,12 @@ def x(*shape, dtype="float32"):
 
 
 def custom_call(f, *args):
-    (line,) = (line for line in jax.jit(f).lower(*args).as_text().splitlines() if "custom_call @vbgemm_v1" in line)
+    (line,) = (line for line in jax.jit(f).lower(*args).as_text().splitlines() if "custom_call @vbgemm_v2" in line)
     return line
 
 
 def num_operands(line):
-    return line.split("@vbgemm_v1(")[1].split(")")[0].count("%") - 1  # the first is the descriptors
+    return line.split("@vbgemm_v2(")[1].split(")")[0].count("%") - 1  # the first is the descriptors
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (2, 4, 5)])
@@ -55,7 +55,7 @@ def test_its_gradient_is_the_sum_of_all():
     assert ours[0].shape == shared.shape
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), ours, oracle_grads)
     program = jax.jit(jax.grad(f(vb.batched_matmul))).lower(shared, Bs).as_text()
-    assert program.count("custom_call @vbgemm_v1") == 2  # the results, and one cotangent for all
+    assert program.count("custom_call @vbgemm_v2") == 2  # the results, and one cotangent for all
 
 
 def test_gemm_takes_its_options_in_the_structure_of_the_tree():

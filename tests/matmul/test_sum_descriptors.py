@@ -58,10 +58,10 @@ def described(sums, device, kind, planner="auto"):
 
 
 def tables(table, descriptors):
-    words = descriptors.words[table.nbytes // 4 :]
     end = descriptors.num_tiles * READY_TILE.itemsize // 4
-    splits = words[end:][: descriptors.num_splits * SPLIT_TILE.itemsize // 4].view(SPLIT_TILE)
-    blocks = words[end + splits.nbytes // 4 :]
+    words = descriptors.words
+    splits = words[end + table.nbytes // 4 :][: descriptors.num_splits * SPLIT_TILE.itemsize // 4].view(SPLIT_TILE)
+    blocks = words[end + (table.nbytes + splits.nbytes) // 4 :]
     return words[:end].view(READY_TILE), splits, blocks if len(blocks) else np.arange(descriptors.num_tiles + 1)
 
 

@@ -159,7 +159,7 @@ def test_five_steps_read_x_four_times():
     assert sum("12x40" in operands for operands, _ in dots) == 4
     assert sum(result == "12x40" for _, result in dots) == 2
     calls = jax.jit(functools.partial(vb.newton_schulz, gram=True, implementation="kernel")).lower(xs * 3).as_text()
-    assert calls.count("custom_call @vbgemm_v1") == 17
+    assert calls.count("custom_call @vbgemm_v2") == 17
 
 
 def test_identities_are_added_in_one_call_on_a_gpu():
@@ -168,7 +168,7 @@ def test_identities_are_added_in_one_call_on_a_gpu():
     with vb.target("h100"):
         exported = jax.export.export(f, platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(xs)
     text = exported.mlir_module()
-    assert text.count("custom_call @vbgemm_v1") == 17
+    assert text.count("custom_call @vbgemm_v2") == 17
     assert text.count("custom_call @vbgemm_add_v2") == 3  # one rounds the matrices
 
 

@@ -108,7 +108,7 @@ def test_all_products_have_operands_of_the_dtype():
     f, xs = jax.jit(functools.partial(vb.newton_schulz, steps=2, dtype="bfloat16")), xs * 20
     with vb.target("h100"):
         text = jax.export.export(f, platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(xs).mlir_module()
-    calls = re.findall(r"custom_call @vbgemm_v1.* : \((.*)\) -> (.*)", text)
+    calls = re.findall(r"custom_call @vbgemm_v2.* : \((.*)\) -> (.*)", text)
     assert len(calls) == 6
     assert all(operands.count("bf16") >= 2 for operands, _ in calls)
     assert "xbf16" in calls[0][1]

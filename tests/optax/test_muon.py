@@ -218,7 +218,7 @@ def test_an_iteration_is_three_calls_and_nothing_is_transposed():
     params = {"a": oracle.random((12, 40), "float32"), "b": oracle.random((37, 9), "float32"), "c": jnp.ones(3)}
     optimizer = muon(0.1)
     text = jax.jit(optimizer.update).lower(params, jax.eval_shape(optimizer.init, params), params).as_text()
-    assert text.count("custom_call @vbgemm_v1") == 15
+    assert text.count("custom_call @vbgemm_v2") == 15
     assert text.count("custom_call @vbgemm_averages_v1") == (jax.default_backend() == "gpu")
     assert "custom_call @vbgemm_square_sums_v1" not in text
     assert "dot_general" not in text

@@ -170,7 +170,7 @@ def test_parts_are_read_and_written_in_place():
             params, state
         ).mlir_module()
     assert "stablehlo.concatenate" not in "".join(re.findall(r".*16x48xf32.*", text))
-    calls = re.findall(r"custom_call @vbgemm_v1.* : \((.*)\) -> (.*)", text)
+    calls = re.findall(r"custom_call @vbgemm_v2.* : \((.*)\) -> (.*)", text)
     assert len(calls) == 15
     assert "tensor<768xf32>" in calls[0][0] or "16x48" in calls[0][0]
 

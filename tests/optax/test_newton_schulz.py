@@ -227,7 +227,7 @@ def test_trees():
 
 def test_three_calls_a_step():
     text = jax.jit(lambda xs: vb.newton_schulz(xs, 4)).lower(tree("float32", ["wide", "tall"])).as_text()
-    assert text.count("custom_call @vbgemm_v1") == 12
+    assert text.count("custom_call @vbgemm_v2") == 12
     assert text.count("custom_call @vbgemm_square_sums_v1") == ONE_FOR_NORMS
     assert not re.search("stablehlo.(dot_general|transpose)", text)
     text = jax.jit(lambda xs: vb.newton_schulz(xs, 4, implementation="xla")).lower(tree("float32", ["wide"])).as_text()
@@ -249,7 +249,7 @@ def test_large_matrices_are_single_dots():
     xs = [large] + [small] * 20
     text = jax.jit(vb.newton_schulz).lower(xs).as_text()
     assert text.count("dot_general") == 15
-    assert text.count("custom_call @vbgemm_v1") == 15
+    assert text.count("custom_call @vbgemm_v2") == 15
     assert text.count("custom_call @vbgemm_square_sums_v1") == ONE_FOR_NORMS
 
 
@@ -266,7 +266,7 @@ def test_the_split_is_that_of_the_named_target(precision):
             [jax.ShapeDtypeStruct(size, "float32") for size in sizes]
         )
     text = exported.mlir_module()
-    assert text.count("custom_call @vbgemm_v1") == 15
+    assert text.count("custom_call @vbgemm_v2") == 15
     assert text.count("custom_call @vbgemm_square_sums_v1") == 1
     assert ("dot_general" in text) == any(alone)
 

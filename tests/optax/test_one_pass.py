@@ -107,7 +107,7 @@ STEPS = [{}, {"weight_decay": 0.1}, {"nesterov": False}, {"consistent_rms": 0.2}
 def test_a_step_of_muon_does_no_work_by_leaf(options, rate):
     with vb.target("h100"):
         text = program(muon, apply_updates, learning_rate=rate, adam_learning_rate=0.1, **options)
-    assert text.count("custom_call @vbgemm_v1") == 15
+    assert text.count("custom_call @vbgemm_v2") == 15
     assert text.count("custom_call @vbgemm_averages_v1") == 1
     assert text.count("custom_call @vbgemm_square_sums_v1") == 0
     assert text.count("custom_call @vbgemm_add_v2") == 1 + ("weight_decay" in options)
@@ -133,7 +133,7 @@ def test_xla_has_as_many_operations_for_any_number_of_matrices(options):
         with vb.target("h100"):
             text = program(params, state, params).mlir_module()
         counts.append(Counter(re.findall(r"= \"?(stablehlo\.\w+)", text)))
-        assert text.count("custom_call @vbgemm_v1") == (17 if options else 15)
+        assert text.count("custom_call @vbgemm_v2") == (17 if options else 15)
     assert counts[0] == counts[1]
     assert counts[0]["stablehlo.custom_call"] == (22 if options else 17)
     # The scales of the averages and of the products, and those of one rounding and two additions of identities.

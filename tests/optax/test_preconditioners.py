@@ -182,7 +182,7 @@ def test_a_step_is_a_few_calls_whatever_the_number_of_matrices(make):
     text = jax.jit(optimizer.update).lower(params, jax.eval_shape(optimizer.init, params), params).as_text()
     # SOAP: factors, two projections, and in an update of the bases the power and two rotations. Shampoo: factors, the
     # largest eigenvalue, two squares and both products of an iteration, the preconditioning.
-    assert text.count("custom_call @vbgemm_v1") == {soap: 1 + 4 + 1 + 4, shampoo: 1 + 1 + 2 + 1 + 2}[make]
+    assert text.count("custom_call @vbgemm_v2") == {soap: 1 + 4 + 1 + 4, shampoo: 1 + 1 + 2 + 1 + 2}[make]
     assert "dot_general" not in text
 
 

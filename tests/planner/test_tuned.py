@@ -111,7 +111,7 @@ def test_what_is_no_file_is_named(kind, tmp_path, monkeypatch):
         path.write_text("")
         path /= "tuned.json"
     monkeypatch.setenv("VBGEMM_CACHE", str(path))
-    for use in (tuned.check, lambda file: tuned.store(file, "key", {"winner": "makespan"})):
+    for use in (tuned.check_file, lambda file: tuned.store(file, "key", {"winner": "makespan"})):
         with pytest.raises(OSError, match=f"VBGEMM_CACHE: {path}"):
             use(path)
     if kind != "below a file":

@@ -22,6 +22,8 @@ SIZES = jnp.array([4, 2], jnp.int32)
 
 CONTRACTION = {"contraction": np.bool_(True), "rhs": jnp.ones((M, N), jnp.float32), "result": ((G, K, N), "float32")}
 
+BATCH = {"entries": np.int64(2), "group_sizes": jnp.array([0, 1, 2, 0, 0, 3, 0, 0], jnp.int32)}
+
 
 def ragged(result=((M, N), "float32"), **changes):
     types = {
@@ -38,6 +40,7 @@ def ragged(result=((M, N), "float32"), **changes):
         "kind": FLOAT32, "contraction": NO, "transpose_rhs": NO, "activation": ZERO, "gated": NO, "halves": ZERO,
         "fast_accumulation": NO,
         "undefined_rest": NO,
+        "entries": np.int64(1),
         **NONE.attributes(), "catalogue": ZERO,
     } | changes  # fmt: skip
     call = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, [jax.ShapeDtypeStruct(*result)])
@@ -55,6 +58,7 @@ def int8(k):
 
 def test_calls_that_keep_the_rules_are_right():
     np.testing.assert_array_equal(ragged(), np.full((M, N), K))
+    np.testing.assert_array_equal(ragged(**BATCH), np.full((M, N), K))
 
 
 @pytest.mark.parametrize(
@@ -76,24 +80,22 @@ def test_calls_that_keep_the_rules_are_right():
         ({"result": ((M + 1, N), "float32")}, "lhs must have m rows, as the call has no gather"),
         (
             {"result": ((N,), "float32")},
-            "out is (4): it must have 2 dimensions, and up to two of the batch before them",
+            "out is (4): it must have 2 dimensions",
         ),
-        ({"result": ((1, 1, 1, M, N), "float32")}, "out is (1, 1, 1, 6, 4): it must have 2 dimensions"),
+        ({"result": ((1, M, N), "float32")}, "out is (1, 6, 4): it must have 2 dimensions"),
         ({"activation": np.int64(9)}, "activation 9 does not exist, expected 0 to 5"),
         ({"lhs": jnp.ones((M, 0), jnp.float32)}, "lhs is (6, 0): k must be 1 to 2147479551"),
-        (
-            {"lhs": jnp.ones((2, M, K), jnp.float32)},
-            "lhs is (2, 6, 3): its batch does not broadcast to that of the result",
-        ),
-        (
-            {"lhs": jnp.ones((3, M, K), jnp.float32), "result": ((2, M, N), "float32")},
-            "lhs is (3, 6, 3): its batch does",
-        ),
+        ({"entries": ZERO}, "a batch must have at least one entry"),
+        ({"entries": np.int64(2)}, "must have equally many rows, and equally many matrices, in each entry"),
+        (BATCH | {"group_offset": jnp.array(0, jnp.int32)}, "a batch of 2 entries has no group_offset"),
+        (BATCH | {"lhs": jnp.ones((2, K), jnp.float32)}, "must have rows of lhs for some number of entries"),
+        (BATCH | {"rhs": jnp.ones((3, K, N), jnp.float32)}, "must have matrices of rhs for some number of entries"),
+        (BATCH | {"bias": jnp.ones((G, N), jnp.float32)}, "groups is 2, expected 4"),
         ({"lhs": jnp.ones((M, K + 1), jnp.float32)}, "rhs_k is 3, expected 4"),
         ({"lhs": jnp.ones(M, jnp.float32)}, "lhs is (6): it must have 2 dimensions"),
         (
-            {"rhs": jnp.ones((G + 1, K, N), jnp.float32), "bias": jnp.ones((G, N))},
-            "bias is (2, 4): groups is 3 elsewhere",
+            {"rhs": jnp.ones((G + 1, K, N), jnp.float32), "bias": jnp.ones((G, N), jnp.float32)},
+            "groups is 2, expected 3",
         ),
         ({"bias": jnp.ones((G, N), jnp.int32)}, "bias must have the result's dtype"),
         ({"rhs": jnp.ones((G, K, N), jnp.int32)}, "rhs must have the dtype that the arithmetic multiplies on its side"),

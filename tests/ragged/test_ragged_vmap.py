@@ -77,7 +77,7 @@ def test_subsets_of_the_epilogue(mapped):
 
 @pytest.mark.parametrize("implementation", [None, "xla"])
 def test_nested_maps_over_different_operands(implementation):
-    """Three levels with different mapped operands need more batch strides than a kernel takes."""
+    """Three levels with different mapped operands: rhs does not repeat from entry to entry."""
     lhs = oracle.random((2, M, K), "float64")
     rhs = oracle.random((3, G, K, N), "float64", 1)
     sizes = jnp.array([[3, 4, 2], [0, 11, 0]])

@@ -144,49 +144,51 @@ __device__ inline T load_after_wait(const T* address) {
   return *address;
 }
 
-// Loads data before await_previous_kernel() that no running kernel can have written. It reads from L2, because the multiprocessor's L1 may
-// hold data from long before.
-__device__ inline uint64_t load_before_wait(const uint64_t* address) {
-  return __ldcg(reinterpret_cast<const unsigned long long*>(address));
-}
-__device__ inline int32_t load_before_wait(const int32_t* address) { return __ldcg(address); }
-
-// A type of N bytes, which one instruction moves, whatever the bytes mean.
+// The type of a load or store of `kBytes` by one instruction, whatever the bytes mean.
 template <int kBytes>
-struct Piece;
+struct AccessType;
 template <>
-struct Piece<1> {
+struct AccessType<1> {
   using type = uint8_t;
 };
 template <>
-struct Piece<2> {
+struct AccessType<2> {
   using type = uint16_t;
 };
 template <>
-struct Piece<4> {
+struct AccessType<4> {
   using type = uint32_t;
 };
 template <>
-struct Piece<8> {
+struct AccessType<8> {
   using type = uint2;
 };
 template <>
-struct Piece<16> {
+struct AccessType<16> {
   using type = uint4;
 };
+
+// Loads data before await_previous_kernel() that no running kernel can have written. It reads from L2, because the multiprocessor's L1 may
+// hold data from long before.
+__device__ inline int32_t load_before_wait(const int32_t* address) { return __ldcg(address); }
+template <int kBytes>
+__device__ inline void load_bytes_before_wait(void* registers, const void* global) {
+  const auto bytes = __ldcg(static_cast<const typename AccessType<kBytes>::type*>(global));
+  memcpy(registers, &bytes, kBytes);
+}
 
 // Loads and stores between registers and global memory.
 template <int kBytes>
 __device__ inline void load_bytes(void* registers, const void* global) {
   __builtin_assume(__isGlobal(global));
-  const auto bytes = *static_cast<const typename Piece<kBytes>::type*>(global);
+  const auto bytes = *static_cast<const typename AccessType<kBytes>::type*>(global);
   memcpy(registers, &bytes, kBytes);
 }
 // A load of data that will not be read again, so that the caches may evict it first.
 template <int kBytes>
 __device__ inline void load_streamed(void* registers, const void* global) {
   __builtin_assume(__isGlobal(global));
-  const auto bytes = __ldcs(static_cast<const typename Piece<kBytes>::type*>(global));
+  const auto bytes = __ldcs(static_cast<const typename AccessType<kBytes>::type*>(global));
   memcpy(registers, &bytes, kBytes);
 }
 // Loads 4 or 16 bytes, or zeros if `valid` is false; the address is not used then. It is predicated instead of branching, so that later
@@ -194,7 +196,7 @@ __device__ inline void load_streamed(void* registers, const void* global) {
 template <int kBytes>
 __device__ inline void load_bytes_if(bool valid, void* registers, const void* global) {
   static_assert(kBytes == 4 || kBytes == 16);
-  typename Piece<kBytes>::type bytes;
+  typename AccessType<kBytes>::type bytes;
   const int load = valid;
   if constexpr (kBytes == 4) {
     asm volatile("{.reg .pred p; setp.ne.b32 p, %1, 0; mov.u32 %0, 0; @p ld.global.u32 %0, [%2];}"
@@ -213,10 +215,10 @@ __device__ inline void load_bytes_if(bool valid, void* registers, const void* gl
 }
 template <int kBytes>
 __device__ inline void store_bytes(void* global, const void* registers) {
-  typename Piece<kBytes>::type bytes;
+  typename AccessType<kBytes>::type bytes;
   memcpy(&bytes, registers, kBytes);
   __builtin_assume(__isGlobal(global));
-  *static_cast<typename Piece<kBytes>::type*>(global) = bytes;
+  *static_cast<typename AccessType<kBytes>::type*>(global) = bytes;
 }
 // Stores nothing if `valid` is false. It is predicated and has no branch, since the compiler would move the computation of the value into a
 // branch.
@@ -225,7 +227,7 @@ __device__ inline void store_bytes(void* global, const void* registers) {
                : "memory")
 template <int kBytes>
 __device__ inline void store_bytes_if(bool valid, void* global, const void* registers) {
-  typename Piece<kBytes>::type bytes;
+  typename AccessType<kBytes>::type bytes;
   memcpy(&bytes, registers, kBytes);
   const int store = valid;
   if constexpr (kBytes == 1) VBGEMM_STORE(".u8", "%2", "h"(uint16_t{bytes}));
@@ -238,7 +240,7 @@ __device__ inline void store_bytes_if(bool valid, void* global, const void* regi
 template <int kBytes>
 __device__ inline void store_streamed_if(bool valid, void* global, const void* registers) {
   static_assert(kBytes == 8 || kBytes == 16);
-  typename Piece<kBytes>::type bytes;
+  typename AccessType<kBytes>::type bytes;
   memcpy(&bytes, registers, kBytes);
   const int store = valid;
   if constexpr (kBytes == 8) VBGEMM_STORE(".cs.v2.u32", "{%2, %3}", "r"(bytes.x), "r"(bytes.y));

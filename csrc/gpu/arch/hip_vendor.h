@@ -112,7 +112,6 @@ template <class T>
 __device__ inline T load_after_wait(const T* address) {
   return *address;
 }
-__device__ inline uint64_t load_before_wait(const uint64_t* address) { return *(Global<const uint64_t>)address; }
 __device__ inline int32_t load_before_wait(const int32_t* address) { return *address; }
 __device__ inline void prefetch_to_l2(const void*) {}  // CDNA has no such instruction
 
@@ -153,27 +152,27 @@ __device__ inline uint32_t floats_to_bfloat16s(float low, float high) {
   return float_to_bfloat16(low) | static_cast<uint32_t>(float_to_bfloat16(high)) << 16;
 }
 
-// A type of N bytes, which one instruction moves, whatever the bytes mean.
+// The type of a load or store of `kBytes` by one instruction, whatever the bytes mean.
 template <int kBytes>
-struct Piece;
+struct AccessType;
 template <>
-struct Piece<1> {
+struct AccessType<1> {
   using type = uint8_t __attribute__((may_alias));
 };
 template <>
-struct Piece<2> {
+struct AccessType<2> {
   using type = uint16_t __attribute__((may_alias));
 };
 template <>
-struct Piece<4> {
+struct AccessType<4> {
   using type = uint32_t __attribute__((may_alias));
 };
 template <>
-struct Piece<8> {
+struct AccessType<8> {
   using type = uint32_t __attribute__((ext_vector_type(2), may_alias));
 };
 template <>
-struct Piece<16> {
+struct AccessType<16> {
   using type = uint32_t __attribute__((ext_vector_type(4), may_alias));
 };
 
@@ -182,7 +181,7 @@ struct Piece<16> {
 // load.
 template <int kBytes, int kL2Prefetch = 128>
 __device__ inline void cp_async(void* shared, const void* global, bool valid) {
-  using Bytes = typename Piece<kBytes>::type;
+  using Bytes = typename AccessType<kBytes>::type;
   const Bytes bytes =
       *(Global<const Bytes>)(valid ? (Global<const void>)global : (Global<const void>)__builtin_amdgcn_kernarg_segment_ptr());
   *static_cast<Bytes*>(shared) = valid ? bytes : Bytes{};
@@ -194,8 +193,12 @@ __device__ inline void cp_async_wait_group() {}
 // Loads from global memory to registers; the hardware waits at the first use of the registers.
 template <int kBytes>
 __device__ inline void load_bytes(void* registers, const void* global) {
-  const auto bytes = *(Global<const typename Piece<kBytes>::type>)global;
+  const auto bytes = *(Global<const typename AccessType<kBytes>::type>)global;
   __builtin_memcpy(registers, &bytes, kBytes);
+}
+template <int kBytes>
+__device__ inline void load_bytes_before_wait(void* registers, const void* global) {
+  load_bytes<kBytes>(registers, global);
 }
 template <int kBytes>
 __device__ inline void load_streamed(void* registers, const void* global) {
@@ -204,16 +207,16 @@ __device__ inline void load_streamed(void* registers, const void* global) {
 // Returns zeros if `valid` is false. As in cp_async, the load then reads the kernel's parameters.
 template <int kBytes>
 __device__ inline void load_bytes_if(bool valid, void* registers, const void* global) {
-  using Bytes = typename Piece<kBytes>::type;
+  using Bytes = typename AccessType<kBytes>::type;
   Bytes bytes = *(Global<const Bytes>)(valid ? (Global<const void>)global : (Global<const void>)__builtin_amdgcn_kernarg_segment_ptr());
   if (!valid) bytes = Bytes{};
   __builtin_memcpy(registers, &bytes, kBytes);
 }
 template <int kBytes>
 __device__ inline void store_bytes(void* global, const void* registers) {
-  typename Piece<kBytes>::type bytes;
+  typename AccessType<kBytes>::type bytes;
   __builtin_memcpy(&bytes, registers, kBytes);
-  *(Global<typename Piece<kBytes>::type>)global = bytes;
+  *(Global<typename AccessType<kBytes>::type>)global = bytes;
 }
 template <int kBytes>
 __device__ inline void store_bytes_if(bool valid, void* global, const void* registers) {

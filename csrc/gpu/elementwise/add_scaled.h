@@ -34,22 +34,22 @@ struct AddScaled {
   // after reading, so that the result may be an operand.
   template <int kWidth>
   __device__ static void add(const T* x, const T* y, Result* result, int count, const Scales& scales) {
-    using Piece = Vector<T, kWidth>;
-    using Total = Vector<Result, kWidth>;
+    using OperandVector = Vector<T, kWidth>;
+    using ResultVector = Vector<Result, kWidth>;
     constexpr int kStep = kArrayThreads * kWidth;
     for (int from = thread_index() * kWidth; from < count; from += kStep * kVectorsInFlight) {
-      Piece a[kVectorsInFlight], b[kVectorsInFlight];
+      OperandVector a[kVectorsInFlight], b[kVectorsInFlight];
 #pragma unroll
       for (int i = 0; i < kVectorsInFlight; ++i) {
         const int at = from + i * kStep;
         if (at >= count) continue;
-        a[i] = *reinterpret_cast<const Piece*>(x + at);
-        b[i] = *reinterpret_cast<const Piece*>(y + at);
+        a[i] = *reinterpret_cast<const OperandVector*>(x + at);
+        b[i] = *reinterpret_cast<const OperandVector*>(y + at);
       }
 #pragma unroll
       for (int i = 0; i < kVectorsInFlight; ++i) {
         const int at = from + i * kStep;
-        if (at < count) *reinterpret_cast<Total*>(result + at) = sum_of(a[i], b[i], scales);
+        if (at < count) *reinterpret_cast<ResultVector*>(result + at) = sum_of(a[i], b[i], scales);
       }
     }
   }

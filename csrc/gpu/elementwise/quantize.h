@@ -15,11 +15,11 @@ class Quantize {
   using Elements = typename Operand::Elements;
   static constexpr int kParts = Operand::kParts;
   // A thread's rows of a column are half of one vector store of the transposed result.
-  struct alignas(kTransposedPiece) Piece {
+  struct alignas(kTransposedVectorElements) TransposedVector {
     uint64_t rows[2];
   };
-  static constexpr int kPieces = kSide / kTransposedPiece;
-  static_assert(2 * kRows == kTransposedPiece);
+  static constexpr int kVectorsPerCol = kSide / kTransposedVectorElements;
+  static_assert(2 * kRows == kTransposedVectorElements);
 
  public:
   // CTAs on a multiprocessor, with few register spills.
@@ -27,7 +27,7 @@ class Quantize {
   static constexpr int kMinBlocks = (kForm == QuantizeForm::plain ? 4 : kForm == QuantizeForm::gated ? 3 : 2) / kShare;
   struct Shared {
     uint32_t magnitude[kParts][kQuantizeThreads / 32];
-    Piece transposed[kParts][kSide][kPieces];
+    TransposedVector transposed[kParts][kSide][kVectorsPerCol];
   };
 
   __device__ Quantize(const QuantizeParameters& parameters, Shared& shared) : p_(parameters), shared_(shared), at_(parameters) {}
@@ -127,7 +127,7 @@ class Quantize {
     for (int part = 0; part < kParts; ++part) write_columns(part);
   }
 
-  // Columns pass through shared memory, so that adjacent threads write adjacent bytes. The pieces of a column are swizzled against bank
+  // Columns pass through shared memory, so that adjacent threads write adjacent bytes. The vectors of a column are swizzled against bank
   // conflicts.
   template <DType kDType>
   __device__ __forceinline__ void write_part(int part, const Elements& x, float of_own, float of_block) {
@@ -158,7 +158,7 @@ class Quantize {
       if (!p_.transposed) continue;
 #pragma unroll
       for (int j = 0; j < kWord; ++j) {
-        shared_.transposed[part][across * kCols + word * kWord + j][(down / 2) ^ (across % kPieces)].rows[down % 2] = column[j];
+        shared_.transposed[part][across * kCols + word * kWord + j][(down / 2) ^ (across % kVectorsPerCol)].rows[down % 2] = column[j];
       }
     }
     if (!p_.values) return;
@@ -171,16 +171,17 @@ class Quantize {
   }
 
   __device__ void write_columns(int part) const {
-    const int piece = at_.thread % kPieces, first = at_.thread / kPieces, row = at_.row_block * kSide + piece * kTransposedPiece;
+    const int vector = at_.thread % kVectorsPerCol, first = at_.thread / kVectorsPerCol,
+              row = at_.row_block * kSide + vector * kTransposedVectorElements;
     const int left_of_block = at_.col_block * kSide;
     if (row >= p_.rows) return;
     const QuantizeRows columns(p_.transposed, (uint64_t(at_.matrix) * p_.cols + left(part) + left_of_block) * p_.rows + row, p_.rows);
-    constexpr int kAtOnce = kQuantizeThreads / kPieces;
+    constexpr int kAtOnce = kQuantizeThreads / kVectorsPerCol;
 #pragma unroll
     for (int turn = 0; turn < kSide / kAtOnce; ++turn) {
       const int col = first + turn * kAtOnce;
-      store_streamed_if<kTransposedPiece>(col < p_.part_cols - left_of_block, columns(col),
-                                          &shared_.transposed[part][col][piece ^ (col / kCols % kPieces)]);
+      store_streamed_if<kTransposedVectorElements>(col < p_.part_cols - left_of_block, columns(col),
+                                                   &shared_.transposed[part][col][vector ^ (col / kCols % kVectorsPerCol)]);
     }
   }
 

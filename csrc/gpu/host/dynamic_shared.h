@@ -17,11 +17,11 @@ constexpr int dynamic_shared_bytes(Kind, Kernel) { return 0; }  // kernels for C
 
 namespace vbgemm {
 
-template <class Family>
+template <class Policy>
 constexpr int ordinary_shared_bytes(Kernel kernel) {
   switch (kernel) {
 #define ORDINARY_KERNEL(name, threads) \
-  case Kernel::name: return sizeof(typename TileKernel<Family, Kernel::name>::Shared);
+  case Kernel::name: return sizeof(typename TileKernel<Policy, Kernel::name>::Shared);
 #define TENSOR_KERNEL(...)
 #define PIPELINED_KERNEL(...)
 #define ALIGNED_KERNEL(...)
@@ -51,7 +51,7 @@ constexpr int tensor_shared_bytes(Kernel kernel) {
   switch (kernel) {
 #define ORDINARY_KERNEL(...)
 #define TENSOR_KERNEL(name, threads) \
-  case Kernel::name: return sizeof(typename TileKernel<TensorFamily<kKind>, Kernel::name>::Shared);
+  case Kernel::name: return sizeof(typename TileKernel<TensorPolicy<kKind>, Kernel::name>::Shared);
 #define PIPELINED_KERNEL(name, ...) \
   case Kernel::name: return kPipelineMaxShared;
 #define ALIGNED_KERNEL(...)
@@ -69,8 +69,8 @@ constexpr bool has_tensor_tiles(Kind kind) {
 
 template <Kind kKind>
 constexpr int dynamic_shared_bytes(Kernel kernel) {
-  using Family = SimtFamily<plain_kind_of(kKind)>;  // TF32 uses float32's ordinary tiles
-  if (requests_shared(kernel)) return ordinary_shared_bytes<Family>(kernel);
+  using Policy = SimtPolicy<plain_kind_of(kKind)>;  // TF32 uses float32's ordinary tiles
+  if (requests_shared(kernel)) return ordinary_shared_bytes<Policy>(kernel);
   if (aligned_row(kernel) >= 0) return aligned_shared_bytes<kKind>(kernel);
   if constexpr (kKind != Kind::f32 && has_tensor_tiles(kKind)) return tensor_shared_bytes<kKind>(kernel);
   return 0;

@@ -68,8 +68,8 @@ inline Fault check_quantize(const QuantizeArguments& given, QuantizeCall& call) 
   if (std::max({matrices, source_rows, rows, value_rows, cols, 4 * part_cols}) > INT32_MAX - kQuantizeBlock)
     return "a dimension does not fit in 32 bits";
   if (gated && matrices != 1) return "gated forms have one matrix";
-  if (part_cols % kQuantizePiece) return "columns must be a multiple of 8";
-  if (in_columns && rows % kTransposedPiece) return "rows of transposed must be a multiple of 16";
+  if (part_cols % kQuantizeVectorElements) return "columns must be a multiple of 8";
+  if (in_columns && rows % kTransposedVectorElements) return "rows of transposed must be a multiple of 16";
   if (gradient && part_cols % kQuantizeBlock) return "a gradient's halves must be multiples of 128 columns";
   const ffi::AnyBuffer result = in_rows ? given.values : given.transposed;
   const std::optional<DType> to = dtype_of(result.element_type());

@@ -8,8 +8,9 @@ namespace vbgemm {
 
 inline constexpr int kQuantizeBlock = kScaledDepth, kQuantizeThreads = 256;
 static_assert(kScaledColumns == kScaledDepth);
-// Rows of operands, and rows of the transposed result, must be multiples of these numbers of elements, in which they are read and written.
-inline constexpr int kQuantizePiece = 8, kTransposedPiece = 16;
+// The elements that are read or written together: of rows of operands, and of rows of the transposed result, whose elements are bytes. The
+// lengths of these rows must be multiples of them.
+inline constexpr int kQuantizeVectorElements = 8, kTransposedVectorElements = 16;
 
 // The quantized values:
 //   plain           x
@@ -35,9 +36,9 @@ struct QuantizeParameters {
   const void* x;           // matrices of source_rows x part_cols
   const void* sums;        // (source_rows, 2 part_cols)
   const float* row_scale;  // of each row of the sums, or null
-  // The row of the operands that becomes each row, or zeros where there is no such row; and the row of `values` to which it is written.
-  // Null: each row itself.
-  // An index fills blocks from their first row on: of a block whose first row it does not have, nothing is written.
+  // index: the row of the operands that is read for each row; zeros are read for a row that does not exist. place: the row of `values` to
+  // which it is written. If either is null, rows keep their numbers. A block of rows is skipped if the row that its first row reads does
+  // not exist.
   const int32_t *index, *place;
   void *values, *transposed;  // matrices of value_rows x cols and of cols x rows; null if not wanted
   float* row_scales;          // scales of the values: (row, block of 128 columns); null if the values have block scales

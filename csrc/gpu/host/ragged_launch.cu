@@ -5,7 +5,7 @@
 #include "gpu/host/launch.h"
 #include "gpu/host/ragged_launch.h"
 #include "gpu/host/sm90_launch.h"
-#include "gpu/ragged/ragged_entry.h"
+#include "gpu/ragged/ragged_sizes.h"
 #include "gpu/ragged/tile_list.h"
 #include "gpu/vendor_tiles.h"
 
@@ -19,13 +19,13 @@ namespace {
 Error list_tiles(const RaggedCall& call, int32_t num_tiles, Descriptors& plan, Stream stream) {
   const TileShape& tile = kTiles[call.plan.tile];
   auto* const epilogues = static_cast<TileEpilogues*>(call.workspace);
-  const bool finishes = call.bias.data || call.activation != Activation::none;
+  const bool finishes = call.bias || call.activation != Activation::none;
   TileListParameters parameters{};
   parameters.sizes = sizes_of(call);
   parameters.tile = {tile.m, tile.n};
   parameters.tile_id = call.plan.tile;
   parameters.transpose_rhs = call.transpose_rhs;
-  parameters.lhs = 0, parameters.rhs = 1, parameters.bias = call.bias.data ? 2 : -1, parameters.out = call.bias.data ? 3 : 2;
+  parameters.lhs = 0, parameters.rhs = 1, parameters.bias = call.bias ? 2 : -1, parameters.out = call.bias ? 3 : 2;
   parameters.activation = call.activation;
   parameters.epilogues = finishes ? epilogues : nullptr;
   parameters.tiles = reinterpret_cast<ReadyTile*>(epilogues + 1);
@@ -49,17 +49,17 @@ Error launch_tiles(const RaggedCall& call, Stream stream) {
   Error error = list_tiles(call, num_tiles, tiles.plan, stream);
   if (error != kSuccess) return error;
   const int64_t columns = call.n;
-  const void* buffers[4] = {call.lhs.data, call.rhs.data, call.bias.data, call.out};
-  int64_t elements[4] = {call.m * call.k, call.contraction ? call.m * columns : call.groups * call.k * columns, call.groups * columns,
-                         results_of(call)};
-  if (!call.bias.data) buffers[2] = buffers[3], elements[2] = elements[3];
+  const void* buffers[4] = {call.lhs, call.rhs, call.bias, call.out};
+  int64_t elements[4] = {call.lhs_rows * call.k, call.contraction ? call.m * columns : call.rhs_groups * call.k * columns,
+                         call.groups * columns, results_of(call)};
+  if (!call.bias) buffers[2] = buffers[3], elements[2] = elements[3];
   const Launch launch_of_all{static_cast<int32_t>(kernel_of(tile)), 0, num_tiles};
   tiles.kind = call.kind;
   tiles.out_dtype = call.out_dtype;
   tiles.plan_is_computed = true;
   tiles.launches = &launch_of_all, tiles.num_launches = 1;
   tiles.buffers = buffers, tiles.elements = elements;
-  tiles.num_operands = call.bias.data ? 3 : 2, tiles.num_buffers = tiles.num_operands + 1;
+  tiles.num_operands = call.bias ? 3 : 2, tiles.num_buffers = tiles.num_operands + 1;
   return launch(tiles, stream);
 }
 
@@ -76,10 +76,8 @@ bool has_ragged_tile(const TileShape& tile, Kind kind) {
 bool has_ragged_kernel(const RaggedCall& call) { return takes_pipeline(call) || takes_tiles(call); }
 
 Error launch_ragged(const RaggedCall& call, Stream stream) {
-  return each_entry(call, [&](const RaggedCall& entry) {
-    if (takes_pipeline(entry)) return launch_ragged_pipeline(entry, stream);
-    return takes_tiles(entry) ? launch_tiles(entry, stream) : kInvalidValue;
-  });
+  if (takes_pipeline(call)) return launch_ragged_pipeline(call, stream);
+  return takes_tiles(call) ? launch_tiles(call, stream) : kInvalidValue;
 }
 
 }  // namespace vbgemm

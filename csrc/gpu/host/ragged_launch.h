@@ -7,7 +7,7 @@
 
 namespace vbgemm {
 
-// Enqueues the products of all batch entries on the stream. It neither allocates, waits nor copies, so that it may be recorded into a CUDA
+// Enqueues the product on the stream. It neither allocates, waits nor copies, so that it may be recorded into a CUDA
 // graph; the sizes are read when the kernels run. The result has the same bits in every run. The call's workspace has
 // ragged_workspace_bytes().
 Error launch_ragged(const RaggedCall& call, Stream stream);

@@ -4,7 +4,7 @@
 
 #include "gpu/host/sm90_launch.h"
 #include "gpu/host/tensor_maps.h"
-#include "gpu/ragged/ragged_entry.h"
+#include "gpu/ragged/ragged_sizes.h"
 #include "gpu/sm90/kernel_groups.h"
 #include "gpu/sm90/source_plan.h"
 #include "gpu/tile/kernels.h"
@@ -87,7 +87,7 @@ bool is_unpromoted(const RaggedCall& call) {
 
 const Pipelined* find_pipelined(const RaggedCall& call) {
   const RaggedShapeInfo& shape = info_of(call.plan.shape);
-  const bool gathers = call.gather.data;
+  const bool gathers = call.gather;
   for (const Pipelined& one : kPipelined) {
     const bool mn_major_a = call.contraction && !call.transpose_rhs;
     if (one.kind == call.kind && one.rhs == call.rhs_dtype && one.contracts == call.contraction && one.mn_major_a == mn_major_a &&
@@ -119,14 +119,14 @@ Error describe_rhs(const RaggedCall& call, GroupParameters& parameters) {
   const int bits = bits_of(call.rhs_dtype);
   const DType dtype = bits < 8 ? DType::s8 : call.rhs_dtype;
   const int64_t depth = (call.contraction ? call.m : call.rhs_k()) * std::min(bits, 8) / 8, columns = call.rhs_columns();
-  TensorOfLines first = matrices_of(dtype, call.rhs.data, call.transpose_rhs ? depth : columns, call.transpose_rhs ? columns : depth,
-                                    call.contraction ? 1 : call.groups);
+  TensorOfLines first = matrices_of(dtype, call.rhs, call.transpose_rhs ? depth : columns, call.transpose_rhs ? columns : depth,
+                                    call.contraction ? 1 : call.rhs_groups);
   TensorOfLines second = first;
   parameters.split_col = parameters.split_depth = kNoSplit;
   switch (call.halves) {
     case RaggedHalves::columns:
     case RaggedHalves::k:
-      second.data = call.second.data;
+      second.data = call.second;
       (call.halves == RaggedHalves::k ? parameters.split_depth : parameters.split_col) =
           static_cast<int32_t>(call.halves == RaggedHalves::k ? call.rhs_k() : call.rhs_columns());
       break;
@@ -162,8 +162,8 @@ bool runs_ragged_pipeline(const RaggedCall& call) {
   const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   const int line = pipelined_line_elements(call.kind);
   if (call.contraction && call.transpose_rhs && call.m % line) return false;
-  if (call.k % line || call.n % line || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
-  if (!aligned(call.second.data) || (call.is_mixed() && call.k * bits_of(call.rhs_dtype) % 128)) return false;
+  if (call.k % line || call.n % line || !aligned(call.lhs) || !aligned(call.rhs) || !aligned(call.out)) return false;
+  if (!aligned(call.second) || (call.is_mixed() && call.k * bits_of(call.rhs_dtype) % 128)) return false;
   if (!call.contraction && call.halves != RaggedHalves::none && !call.gated) {
     const int64_t half = call.halves == RaggedHalves::k ? call.rhs_k() : call.rhs_columns();
     if (half % ragged_half_elements(call.kind)) return false;
@@ -177,27 +177,27 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
   GroupParameters parameters{};
   parameters.sizes = sizes_of(call);
   parameters.results = call.out;
-  parameters.bias = call.bias.data;
-  parameters.row_scale = call.row_scale.data;
-  parameters.lhs_scale = static_cast<const float*>(call.lhs_scale.data);
-  parameters.rhs_scale = static_cast<const float*>(call.rhs_scale.data);
+  parameters.bias = call.bias;
+  parameters.row_scale = call.row_scale;
+  parameters.lhs_scale = static_cast<const float*>(call.lhs_scale);
+  parameters.rhs_scale = static_cast<const float*>(call.rhs_scale);
   parameters.lhs_blocks = static_cast<int32_t>(call.lhs_blocks);
   parameters.rhs_k_blocks = static_cast<int32_t>(call.rhs_k_blocks);
   parameters.rhs_column_blocks = static_cast<int32_t>(call.rhs_column_blocks);
   parameters.activation = call.activation;
   parameters.wide_results = bytes_of(call.out_dtype) == 4;
-  parameters.finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none || call.gated;
-  parameters.accumulates = call.accumulator.data;
+  parameters.finishes = call.bias || call.row_scale || call.activation != Activation::none || call.gated;
+  parameters.accumulates = call.accumulator;
   parameters.next_unit = call.plan.counted ? static_cast<uint32_t*>(call.workspace) : nullptr;
   const DType dtype = arithmetic_of(call.kind).lhs;
   const bool contraction = call.contraction;
-  parameters.lhs = call.lhs.data;
-  parameters.gather = static_cast<const int32_t*>(call.gather.data);
-  parameters.lhs_rows = static_cast<int32_t>(call.lhs_rows);
+  parameters.lhs = call.lhs;
+  parameters.gather = static_cast<const int32_t*>(call.gather);
   Error error = kSuccess;
-  if (!call.gather.data) {
+  if (!call.gather) {
     const bool along_k = contraction && call.transpose_rhs;
-    TensorOfLines lhs = matrices_of(dtype, call.lhs.data, along_k ? call.m : call.lhs_columns(), along_k ? call.lhs_columns() : call.m, 1);
+    TensorOfLines lhs =
+        matrices_of(dtype, call.lhs, along_k ? call.m : call.lhs_columns(), along_k ? call.lhs_columns() : call.lhs_rows, 1);
     if (call.lhs_columns() != call.k) lhs = half_of(lhs, false, call.halves == RaggedHalves::lhs_second);
     error = encode_map(parameters.a, lhs, std::min<uint32_t>(kBoxLines, kernel->rows));
     if (error == kSuccess && call.is_mixed()) error = encode_map(parameters.few_rows, lhs, kFewRows);

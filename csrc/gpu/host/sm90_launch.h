@@ -14,8 +14,8 @@ bool runs_pipeline();
 // several of the plan's blocks. `call.maps` has to hold kPipelinedMapBytes.
 Error launch_pipelined(Kind kind, const void* kernel, const KernelParameters& call, Stream stream);
 
-// Whether the pipelined kernel can compute a call, which has no batch, on the current device: with an arithmetic and layout that it
-// supports (has_ragged_pipeline) and operands whose lines are 16-byte aligned.
+// Whether the pipelined kernel can compute a ragged call on the current device: it needs an arithmetic and layout of has_ragged_pipeline,
+// and operands whose lines are 16-byte aligned.
 bool runs_ragged_pipeline(const RaggedCall& call);
 
 Error launch_ragged_pipeline(const RaggedCall& call, Stream stream);

@@ -40,8 +40,9 @@ __device__ inline void multiply_mfma_tile(const ResolvedTile<T>& place, T* share
   store_bands<Traits>(place, sums, row, col, reinterpret_cast<typename Traits::Sum*>(shared) + wave * Traits::kBandElements);
 }
 
+// How AMD's matrix cores compute tiles of an arithmetic.
 template <Kind kKind_>
-struct MfmaFamily {
+struct MfmaPolicy {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = false;
   using Element = LeftOf<kKind>;

@@ -22,6 +22,9 @@ struct RaggedSizes {
   const void* group_sizes;
   const int32_t* group_offset;
   int32_t m, k, n, g, num_sizes;
+  // lhs has this many rows, and rhs this many matrices, which repeat (ragged_call.h).
+  int32_t lhs_rows, rhs_groups;
+  int32_t entry_groups;  // of an entry of a batch, of which the first and the last have no weights; 0 without a batch
   bool wide_sizes, contraction;
   // The product has twice as many columns as the result, which is activation(first half) times the second half. A tile of the product holds
   // the columns of both halves for a tile of the result.
@@ -36,7 +39,7 @@ struct RaggedSizes {
 // rows of its own, or the tile's rows of A.
 enum class SharedOperand : int32_t { none, b, a };
 struct RaggedTile {
-  int32_t matrix;  // which matrix of B (rows mode) or of the result (contraction mode)
+  int32_t matrix;  // which matrix of all entries; below 0 if there is none
   // Where the tile begins in the result. In rows mode `row` counts from the first group's first row, in contraction mode from the first row
   // of the matrix.
   int32_t row, col;
@@ -140,10 +143,16 @@ class RaggedWalk {
  private:
   static constexpr int kGroupsPerLane = 4, kChunk = kWaveSize * kGroupsPerLane;
 
-  __device__ bool has_matrix(int group) const {
+  // Returns the index of a group's matrix, or -1 if it has none.
+  __device__ int matrix_of(int group) const {
+    if (sizes_.entry_groups > 0) {
+      const int entry = group / sizes_.entry_groups, within = group - entry * sizes_.entry_groups;
+      return within == 0 || within == sizes_.entry_groups - 1 ? -1 : group - 2 * entry - 1;
+    }
     const int64_t matrix = int64_t{group} - offset_;
-    return matrix >= 0 && matrix < sizes_.g;
+    return matrix >= 0 && matrix < sizes_.g ? static_cast<int>(matrix) : -1;
   }
+  __device__ bool has_matrix(int group) const { return matrix_of(group) >= 0; }
   __device__ int count_units(int group, int size) const {
     if (sizes_.contraction) return group < sizes_.num_sizes && has_matrix(group) ? units_.count(sizes_.k) : 0;
     return sizes_.undefined_rest && !has_matrix(group) ? 0 : units_.count(size);
@@ -223,14 +232,14 @@ class RaggedWalk {
     RaggedTile tile;
     units_.place(sizes_.contraction ? sizes_.k : size, unit, rank_, tile);
     set_columns(tile);
-    tile.matrix = group - offset_;
+    tile.matrix = matrix_of(group);
     if (sizes_.contraction) {
       tile.k_begin = row;
       tile.depth = size;
     } else {
       tile.row += row;
       tile.k_begin = 0;
-      tile.depth = has_matrix(group) ? sizes_.k : 0;
+      tile.depth = tile.matrix >= 0 ? sizes_.k : 0;
     }
     to = tile;
   }

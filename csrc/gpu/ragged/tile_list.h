@@ -56,13 +56,14 @@ __device__ inline ReadyTile ready_tile(const TileListParameters& parameters, con
   Part& b = ready.part[1];
   Part& c = ready.part[2];
   if (sizes.contraction) {
-    a = {tile.k_begin * k + tile.row, 1, sizes.k, parameters.lhs, 0};
+    a = {tile.k_begin % sizes.lhs_rows * k + tile.row, 1, sizes.k, parameters.lhs, 0};
     b = {tile.k_begin * n + tile.col, sizes.n, 1, parameters.rhs, 0};
     c = {(matrix * k + tile.row) * n + tile.col, sizes.n, 1, parameters.out, 0};
   } else {
-    a = {tile.row * k, sizes.k, 1, parameters.lhs, 0};
-    b = parameters.transpose_rhs ? Part{(matrix * n + tile.col) * k, 1, sizes.k, parameters.rhs, 0}
-                                 : Part{matrix * k * n + tile.col, sizes.n, 1, parameters.rhs, 0};
+    const int64_t of_rhs = has == HasMatrix::yes ? tile.matrix % sizes.rhs_groups : 0;
+    a = {tile.row % sizes.lhs_rows * k, sizes.k, 1, parameters.lhs, 0};
+    b = parameters.transpose_rhs ? Part{(of_rhs * n + tile.col) * k, 1, sizes.k, parameters.rhs, 0}
+                                 : Part{of_rhs * k * n + tile.col, sizes.n, 1, parameters.rhs, 0};
     c = {tile.row * n + tile.col, sizes.n, 1, parameters.out, 0};
   }
   if (has == HasMatrix::no) a.offset = b.offset = 0;

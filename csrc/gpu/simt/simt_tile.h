@@ -125,8 +125,9 @@ constexpr auto traits_of() {
   }
 }
 
+// How ordinary units compute tiles of an arithmetic.
 template <Kind kKind_>
-struct SimtFamily {
+struct SimtPolicy {
   using Element = LeftOf<kKind_>;
   using T = Element;
   static constexpr int kAlignment = kBankLineBytes;  // alignment in bytes of the operands in shared memory

@@ -138,9 +138,9 @@ class PipelinedBlock {
       }
       unsigned char* const stage = shared_.stage[stages.index];
       mbarrier_arrive_expect_tx(full, boxes.boxes_a * boxes.bytes_a + boxes.halves * boxes.boxes_b * Traits::kBoxBytes);
-      const int k_a = boxes.k_begin + k;
-      const bool in_second_k = k_a >= boxes.split_depth;
-      const int k_b = (in_second_k ? k_a - boxes.split_depth : k_a) / Traits::kValuesPerByte;
+      const int k_a = boxes.k_begin_a + k, k_of_both = boxes.k_begin + k;
+      const bool in_second_k = k_of_both >= boxes.split_depth;
+      const int k_b = (in_second_k ? k_of_both - boxes.split_depth : k_of_both) / Traits::kValuesPerByte;
       for (int box = 0; box < boxes.boxes_a; ++box) {
         // A of a mixed product has fewer rows than a box, and its boxes follow each other along K.
         const int mn = boxes.row + (Traits::kMixed ? 0 : box * Traits::kBox), k_box = k_a + (Traits::kMixed ? box * Traits::kBox : 0);
@@ -243,24 +243,24 @@ class PipelinedBlock {
     }
   }
 
-  template <class Overlapped>
+  template <class OverlappedWork>
   __device__ __forceinline__ void multiply(const Tile& tile, int depth, int warp, int lane, Stages& stages,
-                                           float (&sums)[Traits::kBlocks][4], const Overlapped& overlapped) const {
+                                           float (&sums)[Traits::kBlocks][4], const OverlappedWork& overlapped_work) const {
     const int half = warp / 4;
     const auto release = [&](int stage) __attribute__((always_inline)) { release_stage(stage, lane); };
     if constexpr (Traits::kMixed) {
       StageScales scales = source_.weight_scales(tile, warp, lane);
       if (tile.rows <= kFewRows) {
-        multiply_mixed_stages<Traits, kFewRows / 8>(shared_, depth, half, stages, sums, scales, overlapped, release);
+        multiply_mixed_stages<Traits, kFewRows / 8>(shared_, depth, half, stages, sums, scales, overlapped_work, release);
       } else {
-        multiply_mixed_stages<Traits, Traits::kRows / 8>(shared_, depth, half, stages, sums, scales, overlapped, release);
+        multiply_mixed_stages<Traits, Traits::kRows / 8>(shared_, depth, half, stages, sums, scales, overlapped_work, release);
       }
     } else if constexpr (Traits::kIs8Bit) {
       StageScales scales = source_.scales(tile, warp, lane);
       if constexpr (Traits::kPromotes) {
-        multiply_scaled_stages<Traits>(shared_, depth, half, stages, sums, scales, overlapped, release);
+        multiply_scaled_stages<Traits>(shared_, depth, half, stages, sums, scales, overlapped_work, release);
       } else {
-        multiply_unpromoted_stages<Traits>(shared_, depth, half, stages, sums, scales, overlapped, release);
+        multiply_unpromoted_stages<Traits>(shared_, depth, half, stages, sums, scales, overlapped_work, release);
       }
       source_.scale_columns(tile, lane, sums);
     } else {
@@ -270,7 +270,7 @@ class PipelinedBlock {
             [&](int stage, int begin) __attribute__((always_inline)) {
               if constexpr (Source::kPartialStages) source_.clear_lines(stage, half, begin);
             },
-            overlapped, release);
+            overlapped_work, release);
       });
     }
   }

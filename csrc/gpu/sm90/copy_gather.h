@@ -40,7 +40,7 @@ class RowGatherer {
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {
       const int line = box_ * Traits::kBox + lane_ + 32 * i;
-      rows[i] = line < tile.rows ? min(max(parameters_.gather[tile.row + line], 0), parameters_.lhs_rows - 1) : -1;
+      rows[i] = line < tile.rows ? min(max(parameters_.gather[tile.row + line], 0), parameters_.sizes.lhs_rows - 1) : -1;
     }
   }
 

@@ -84,12 +84,12 @@ class StageMma8Bit {
 
 // Multiplies `depth` K elements, which arrive in the ring's stages, for the 64 rows of a consumer warpgroup. clear(stage, begin) may zero
 // the end of a last stage with fewer than kDepth K elements before it is multiplied. With kWholeStages the whole last stage is multiplied,
-// otherwise only its chunks that hold K elements. release(stage) is called once no MMA reads the stage any more; then overlapped() runs,
-// during the MMAs of the next stage.
-template <class Traits, bool kMnMajorA, bool kMnMajorB, bool kWholeStages, class Shared, class Sum, class Clear, class Overlapped,
+// otherwise only its chunks that hold K elements. release(stage) is called once no MMA reads the stage any more; then overlapped_work()
+// runs, during the MMAs of the next stage.
+template <class Traits, bool kMnMajorA, bool kMnMajorB, bool kWholeStages, class Shared, class Sum, class Clear, class OverlappedWork,
           class Release>
 __device__ inline void multiply_stages(Shared& shared, int depth, int half, PipelineState<Traits::kStages>& stages,
-                                       Sum (&sums)[Traits::kBlocks][4], const Clear& clear, const Overlapped& overlapped,
+                                       Sum (&sums)[Traits::kBlocks][4], const Clear& clear, const OverlappedWork& overlapped_work,
                                        const Release& release) {
   std::conditional_t<Traits::kIs8Bit, StageMma8Bit<Traits>, StageMma<Traits, kMnMajorA, kMnMajorB>> products;
   int before = -1;  // the stage that MMAs in flight may still read
@@ -118,7 +118,7 @@ __device__ inline void multiply_stages(Shared& shared, int depth, int half, Pipe
     }
     if (before >= 0) release(before);
     before = stages.index;
-    overlapped();
+    overlapped_work();
   }
   wgmma_wait_group<0>();
   // Keeps the compiler from moving later reads of the accumulators above the wait.

@@ -87,9 +87,9 @@ __device__ __forceinline__ void start_mixed_mma(const unsigned char* stage, int 
 }
 
 // kRowBlocks: the number of 8-row blocks that are computed.
-template <class Traits, int kRowBlocks, class Shared, class Overlapped, class Release>
+template <class Traits, int kRowBlocks, class Shared, class OverlappedWork, class Release>
 __device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half, PipelineState<Traits::kStages>& stages,
-                                             float (&sums)[Traits::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
+                                             float (&sums)[Traits::kBlocks][4], StageScales& scales, const OverlappedWork& overlapped_work,
                                              const Release& release) {
   constexpr int kPart = Traits::kBlocks / Traits::kParts;
   const int lane = thread_index() % 32, line = thread_index() / 32 % 4 * 16 + lane / 4;
@@ -103,7 +103,7 @@ __device__ inline void multiply_mixed_stages(Shared& shared, int depth, int half
       last = step == Traits::kDepth / Traits::kStep - 1 || k >= depth;  // of the stage
       float products[Traits::kParts][kRowBlocks][4];
       start_mixed_mma<Traits>(stage, step, half, line, lane, products);
-      overlapped();
+      overlapped_work();
       wgmma_wait_group<0>();
       if (last) release(stages.index);
 #pragma unroll

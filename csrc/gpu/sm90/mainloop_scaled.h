@@ -19,9 +19,9 @@ __device__ inline float scale_of(const StageScales& scales, int row, int half) {
 // Like multiply_stages, but always multiplies whole stages, which are zero after the last K element. It multiplies 128 columns at a time,
 // because next to the tile's accumulators there are registers for one stage's sums of half of the columns only. A stage's int8 sums are
 // below 2^22 and therefore exact in float32.
-template <class Traits, class Shared, class Overlapped, class Release>
+template <class Traits, class Shared, class OverlappedWork, class Release>
 __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int half, PipelineState<Traits::kStages>& stages,
-                                              float (&sums)[Traits::kBlocks][4], StageScales& scales, const Overlapped& overlapped,
+                                              float (&sums)[Traits::kBlocks][4], StageScales& scales, const OverlappedWork& overlapped_work,
                                               const Release& release) {
   static_assert(Traits::kDepth == kScaledDepth && Traits::kStages > 1);  // the next stage is waited for before this one is released
   constexpr int kPart = 16, kParts = Traits::kBlocks / kPart;            // blocks of 8 columns in a part
@@ -48,7 +48,7 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
       wgmma_commit_group();
       // While these MMAs run, the next stage's scales are loaded and its barrier is waited for.
       if (part == 0) {
-        overlapped();
+        overlapped_work();
         scales.load_next(has_next);
       }
       if (part == kParts - 1) {
@@ -77,10 +77,10 @@ __device__ inline void multiply_scaled_stages(Shared& shared, int depth, int hal
 }
 
 // The same for one scale along K: the tensor cores accumulate across all stages (int8 in int32, and therefore exactly).
-template <class Traits, class Shared, class Overlapped, class Release>
+template <class Traits, class Shared, class OverlappedWork, class Release>
 __device__ inline void multiply_unpromoted_stages(Shared& shared, int depth, int half, PipelineState<Traits::kStages>& stages,
                                                   float (&sums)[Traits::kBlocks][4], const StageScales& scales,
-                                                  const Overlapped& overlapped, const Release& release) {
+                                                  const OverlappedWork& overlapped_work, const Release& release) {
   using Sum = std::conditional_t<Traits::kKind == Kind::s8, int, float>;
   Sum products[Traits::kBlocks][4];
   // Zeroed here instead of overwritten by the first MMA: the compiler would otherwise treat them as live between tiles and keep their
@@ -90,7 +90,7 @@ __device__ inline void multiply_unpromoted_stages(Shared& shared, int depth, int
 #pragma unroll
     for (Sum& x : block) keep_in_place(x = 0);
   }
-  multiply_stages<Traits, false, false, true>(shared, depth, half, stages, products, [](int, int) {}, overlapped, release);
+  multiply_stages<Traits, false, false, true>(shared, depth, half, stages, products, [](int, int) {}, overlapped_work, release);
 #pragma unroll
   for (int block = 0; block < Traits::kBlocks; ++block) {
 #pragma unroll

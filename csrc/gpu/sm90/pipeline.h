@@ -91,7 +91,8 @@ struct TileBoxes {
   bool mn_major_a, mn_major_b;                    // otherwise K-major
   bool shares_a = false, shares_b = false;        // both CTAs of the cluster need the same boxes
   int depth;                                      // K elements of this CTA's tile
-  int row = 0, col = 0, k_begin = 0, matrix = 0;  // where the tile begins: row of A, column of B, K element, matrix of B
+  int row = 0, col = 0, k_begin = 0, matrix = 0;  // where the tile begins: row of A, column of B, K element of B, matrix of B
+  int k_begin_a = 0;                              // K element of A
   // The column or K element from which on the boxes are in B's second map. No box lies in both halves.
   int split_col = kNoSplit, split_depth = kNoSplit;
   int halves = 1, boxes_per_half = 0;  // 2 if gated: the tile has the same columns of both halves

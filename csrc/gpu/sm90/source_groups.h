@@ -63,9 +63,8 @@ struct GroupParameters {
   CUtensorMap a, b[2], out;        // a: unused if rows are gathered; b: one map per half, or the same map twice
   CUtensorMap few_rows;            // mixed products: A in boxes of kFewRows rows
   int32_t split_col, split_depth;  // where the second half of b begins, or kNoSplit
-  const void* lhs;                 // gathered rows: lhs, the index of each row, and the number of rows of lhs
+  const void* lhs;                 // gathered rows: lhs, and the index of each row
   const int32_t* gather;
-  int32_t lhs_rows;
   RaggedSizes sizes;
   void* results;
   // Counts the units taken, not including each cluster's first one; it must be zero when the kernel starts. If it is null, clusters take
@@ -155,7 +154,10 @@ class GroupSource {
     boxes.mn_major_a = Traits::kMnMajorA, boxes.mn_major_b = Traits::kMnMajorB;
     boxes.shares_a = tile.shared == SharedOperand::a, boxes.shares_b = tile.shared == SharedOperand::b;
     boxes.depth = tile.depth;
-    boxes.row = tile.row, boxes.col = tile.col, boxes.k_begin = tile.k_begin, boxes.matrix = Traits::kContraction ? 0 : tile.matrix;
+    const RaggedSizes& sizes = parameters_.sizes;
+    boxes.row = Traits::kContraction ? tile.row : tile.row % sizes.lhs_rows, boxes.col = tile.col;
+    boxes.k_begin = tile.k_begin, boxes.k_begin_a = Traits::kContraction ? tile.k_begin % sizes.lhs_rows : tile.k_begin;
+    boxes.matrix = Traits::kContraction ? 0 : tile.matrix % sizes.rhs_groups;
     return boxes;
   }
 

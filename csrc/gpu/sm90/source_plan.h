@@ -180,12 +180,13 @@ class PlanSource {
                       (!place.fused || (!place.matrix[kBias].first && place.activation == Activation::none)) &&
                       (!has_source || copies_source);
     const bool stored_by_tma = shfl(lines.data != nullptr && lines.whole_vectors, kC) && fits, source_by_tma = stored_by_tma && has_source;
+    constexpr int kSourceDepth = SourceBoxes::kStages * Traits::kDepth;  // the K elements of the source's stages
     if (lane == 0) {
       const MatrixView& b = place.matrix[kB];
       TileColumns& mine = shared_.source.mine;
       mine = {};
       if (is_valid) mine.depth = place.depth;
-      if (source_by_tma) mine.source_depth = SourceBoxes::kStages * Traits::kDepth;
+      if (source_by_tma) mine.source_depth = kSourceDepth;
       if (copies) {
         mine.columns = b.first;
         mine.row_stride = static_cast<int32_t>(b.row_stride), mine.col_stride = static_cast<int32_t>(b.col_stride);
@@ -211,9 +212,10 @@ class PlanSource {
     if (!is_valid) place.rows = place.cols = place.depth = 0;
     place.maps = &maps;
     const TileColumns& other = shared_.source.peer[at.index];
-    const auto staged = [](int depth, int source) { return (depth + Traits::kDepth - 1) / Traits::kDepth * Traits::kDepth + source; };
-    place.longer_depth =
-        max(staged(place.depth, source_by_tma ? SourceBoxes::kStages * Traits::kDepth : 0), staged(other.depth, other.source_depth));
+    const auto staged_depth = [](int depth, int source_depth) {
+      return (depth + Traits::kDepth - 1) / Traits::kDepth * Traits::kDepth + source_depth;
+    };
+    place.longer_depth = max(staged_depth(place.depth, source_by_tma ? kSourceDepth : 0), staged_depth(other.depth, other.source_depth));
     place.source_by_tma = source_by_tma;
     place.by_tma = copies;
     place.stored_by_tma = stored_by_tma;

@@ -43,22 +43,22 @@ __device__ inline void fence_staged(const RowsDestination& to) {
   if (kClipped || to.rows >= 16) fence_proxy_async();
 }
 
-// Stages 32 columns of a warp's rows as float32; value(block, i) is the thread's i-th value in a block of 8 columns.
-template <class Value>
-__device__ inline void stage_wide(unsigned char* box, int lane, const Value& value) {
+// Stages 32 columns of a warp's rows as float32; value_at(block, i) is the thread's i-th value in a block of 8 columns.
+template <class ValueAt>
+__device__ inline void stage_wide(unsigned char* box, int lane, const ValueAt& value_at) {
 #pragma unroll
   for (int block = 0; block < 4; ++block) {
     const int row = lane / 4;
     unsigned char* const at = box + row * 128 + ((block * 2 + lane % 4 / 2) ^ row) * 16 + (lane & 1) * 8;
-    store_two(at, value(block, 0), value(block, 1));
-    store_two(at + 8 * 128, value(block, 2), value(block, 3));
+    store_two(at, value_at(block, 0), value_at(block, 1));
+    store_two(at + 8 * 128, value_at(block, 2), value_at(block, 3));
   }
 }
 
-// Stores 8 kBlocks columns of a warp's rows as float32; value(block, i) is the thread's i-th value in a block of 8 columns. They pass
+// Stores 8 kBlocks columns of a warp's rows as float32; value_at(block, i) is the thread's i-th value in a block of 8 columns. They pass
 // through two smem boxes alternately.
-template <class Traits, bool kClipped, int kBlocks, class Value>
-__device__ inline void store_wide(const RowsDestination& to, const Value& value, unsigned char* staging, int lane) {
+template <class Traits, bool kClipped, int kBlocks, class ValueAt>
+__device__ inline void store_wide(const RowsDestination& to, const ValueAt& value_at, unsigned char* staging, int lane) {
   constexpr int kBoxCols = 32, kBoxBlocks = kBoxCols / 8;
   static_assert(kBlocks / kBoxBlocks % Traits::kStoreBoxes == 0);  // so that the first box is not the newest store's
 #pragma unroll
@@ -66,7 +66,7 @@ __device__ inline void store_wide(const RowsDestination& to, const Value& value,
     unsigned char* const box_staging = staging + box % Traits::kStoreBoxes * Traits::kStoreBoxBytes;
     cp_async_bulk_wait_group_read<Traits::kStoreBoxes - 1>();  // TMA has read the box's previous contents
     wave_barrier();
-    stage_wide(box_staging, lane, [&](int block, int i) __attribute__((always_inline)) { return value(box * kBoxBlocks + block, i); });
+    stage_wide(box_staging, lane, [&](int block, int i) __attribute__((always_inline)) { return value_at(box * kBoxBlocks + block, i); });
     fence_staged<kClipped>(to);
     wave_barrier();
     store_staged<kClipped, 4>(to, box * kBoxCols, box_staging, lane);
@@ -74,23 +74,23 @@ __device__ inline void store_wide(const RowsDestination& to, const Value& value,
   }
 }
 
-// Stages 8 kBlocks columns of a warp's rows, in boxes of 64 columns. word(block, i): the thread's word in rows 8 i to 8 i + 7 of a block of
-// 8 columns.
-template <class Traits, int kBlocks, class Word>
-__device__ inline void stage_narrow(unsigned char* staging, int lane, const Word& word) {
+// Stages 8 kBlocks columns of a warp's rows, in boxes of 64 columns. word_at(block, i): the thread's word in rows 8 i to 8 i + 7 of a block
+// of 8 columns.
+template <class Traits, int kBlocks, class WordAt>
+__device__ inline void stage_narrow(unsigned char* staging, int lane, const WordAt& word_at) {
   constexpr int kBoxBlocks = 8;
   const int row = lane % 16;
 #pragma unroll
   for (int block = 0; block < kBlocks; block += 2) {
-    const uint32_t words[4] = {word(block, 0), word(block, 1), word(block + 1, 0), word(block + 1, 1)};
+    const uint32_t words[4] = {word_at(block, 0), word_at(block, 1), word_at(block + 1, 0), word_at(block + 1, 1)};
     unsigned char* const box = staging + block / kBoxBlocks * Traits::kStoreBoxBytes;
     stmatrix_x4(box + row * 128 + ((block % kBoxBlocks + lane / 16) ^ (row & 7)) * 16, words);
   }
 }
 
 // Like store_wide, for 16-bit results.
-template <class Traits, bool kClipped, int kBlocks, class Value>
-__device__ inline void store_narrow(const RowsDestination& to, const Value& value, unsigned char* staging, int lane) {
+template <class Traits, bool kClipped, int kBlocks, class ValueAt>
+__device__ inline void store_narrow(const RowsDestination& to, const ValueAt& value_at, unsigned char* staging, int lane) {
   constexpr int kBoxCols = 64, kBoxBlocks = kBoxCols / 8, kBoxes = kBlocks / kBoxBlocks;
   // Whether the first box differs from the newest store's; with a single box it never does.
   constexpr bool kAlternatesBoxes = kBoxes % Traits::kStoreBoxes == 0;
@@ -101,7 +101,7 @@ __device__ inline void store_narrow(const RowsDestination& to, const Value& valu
     wave_barrier();
     stage_narrow<Traits, kBoxBlocks>(box_staging, lane, [&](int block, int i) __attribute__((always_inline)) {
       const int from = box * kBoxBlocks + block;
-      return narrow_pair<Traits::kShortResults>(value(from, 2 * i), value(from, 2 * i + 1));
+      return narrow_pair<Traits::kShortResults>(value_at(from, 2 * i), value_at(from, 2 * i + 1));
     });
     fence_staged<kClipped>(to);
     wave_barrier();
@@ -116,12 +116,12 @@ __device__ inline void store_narrow(const RowsDestination& to, const Value& valu
 template <class Traits>
 class NarrowRows {
  public:
-  // Stores 8 kBlocks columns now or defers them; value(block, i) is the thread's i-th value in a block of 8 columns. No earlier results may
-  // be deferred.
-  template <bool kClipped, int kBlocks, class Value>
-  __device__ void store(const RowsDestination& to, const Value& value, unsigned char* staging, int lane) {
+  // Stores 8 kBlocks columns now or defers them; value_at(block, i) is the thread's i-th value in a block of 8 columns. No earlier results
+  // may be deferred.
+  template <bool kClipped, int kBlocks, class ValueAt>
+  __device__ void store(const RowsDestination& to, const ValueAt& value_at, unsigned char* staging, int lane) {
     const auto narrow = [&](int block, int i) __attribute__((always_inline)) {
-      return narrow_pair<Traits::kShortResults>(value(block, 2 * i), value(block, 2 * i + 1));
+      return narrow_pair<Traits::kShortResults>(value_at(block, 2 * i), value_at(block, 2 * i + 1));
     };
     constexpr int kStoredNow = kBlocks < kHeld ? kBlocks : kHeld;
     store_boxes<kClipped, kStoredNow>(to, 0, narrow, staging, lane);
@@ -147,13 +147,13 @@ class NarrowRows {
  private:
   static constexpr int kBoxCols = 64, kBoxBlocks = kBoxCols / 8, kHeld = Traits::kStoreBoxes * kBoxBlocks;
 
-  // Stores the columns from `left` on; word(block, i): the thread's word in rows 8 i to 8 i + 7 of a block of 8 columns.
-  template <bool kClipped, int kBlocks, class Word>
-  __device__ static void store_boxes(const RowsDestination& to, int left, const Word& word, unsigned char* staging, int lane) {
+  // Stores the columns from `left` on; word_at(block, i): the thread's word in rows 8 i to 8 i + 7 of a block of 8 columns.
+  template <bool kClipped, int kBlocks, class WordAt>
+  __device__ static void store_boxes(const RowsDestination& to, int left, const WordAt& word_at, unsigned char* staging, int lane) {
     constexpr int kBoxes = kBlocks / kBoxBlocks;
     cp_async_bulk_wait_group_read();  // TMA has read what was staged before
     wave_barrier();
-    stage_narrow<Traits, kBlocks>(staging, lane, word);
+    stage_narrow<Traits, kBlocks>(staging, lane, word_at);
     fence_staged<kClipped>(to);
     wave_barrier();
 #pragma unroll

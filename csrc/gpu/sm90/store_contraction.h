@@ -106,16 +106,16 @@ class ContractionEpilogue {
 #pragma unroll
     for (int block = 0; block < kBlocks; block += kNarrowRound) {
       if (block * 8 >= tile.cols) continue;
-      const auto word = [&](int i, int pair) __attribute__((always_inline)) {
+      const auto word_at = [&](int i, int pair) __attribute__((always_inline)) {
         return narrow_pair<Traits::kShortResults>(sums[block + i][2 * pair], sums[block + i][2 * pair + 1]);
       };
       if (block == 0) {
-        stage_and_signal_narrow(word);
+        stage_and_signal_narrow(word_at);
       } else {
 #pragma unroll
         for (int i = 0; i < kNarrowRound; ++i) {
 #pragma unroll
-          for (int pair = 0; pair < 2; ++pair) held_[i][pair] = word(i, pair);
+          for (int pair = 0; pair < 2; ++pair) held_[i][pair] = word_at(i, pair);
         }
         has_deferred_ = true;
       }
@@ -140,25 +140,25 @@ class ContractionEpilogue {
   __device__ void skip() const {}
 
  private:
-  // word(block, i): the thread's word in rows 8 i to 8 i + 7 of a block of 8 columns.
-  template <class Word>
-  __device__ void stage_and_signal_narrow(const Word& word) {
+  // word_at(block, i): the thread's word in rows 8 i to 8 i + 7 of a block of 8 columns.
+  template <class WordAt>
+  __device__ void stage_and_signal_narrow(const WordAt& word_at) {
     await_empty();
 #pragma unroll
     for (int box = 0; box < Buffer::kBoxes; ++box) {
       stage_narrow<Traits, 8>(rows_of(box), lane_,
-                              [&](int block, int i) __attribute__((always_inline)) { return word(box * 8 + block, i); });
+                              [&](int block, int i) __attribute__((always_inline)) { return word_at(box * 8 + block, i); });
     }
     signal_full();
   }
 
-  // values(block): the thread's four accumulators of a block of 8 columns.
-  template <class Values>
-  __device__ void stage_and_signal_wide(const Values& values) {
+  // values_of(block): the thread's four accumulators of a block of 8 columns.
+  template <class ValuesOf>
+  __device__ void stage_and_signal_wide(const ValuesOf& values_of) {
     await_empty();
 #pragma unroll
     for (int box = 0; box < Buffer::kBoxes; ++box) {
-      stage_wide(rows_of(box), lane_, [&](int block, int i) __attribute__((always_inline)) { return values(box * 4 + block)[i]; });
+      stage_wide(rows_of(box), lane_, [&](int block, int i) __attribute__((always_inline)) { return values_of(box * 4 + block)[i]; });
     }
     signal_full();
   }

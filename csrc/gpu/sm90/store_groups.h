@@ -127,14 +127,14 @@ class GroupEpilogue {
         if (const int row = lane_ / 4 + 8 * i; row < to.rows) row_scale[i] = scale[row];
       }
     }
-    const auto store_values = [&](auto blocks, const auto& value) __attribute__((always_inline)) {
+    const auto store_values = [&](auto blocks, const auto& value_at) __attribute__((always_inline)) {
       constexpr int kValueBlocks = decltype(blocks)::value;
       if (Traits::kElement == 4 || parameters_.wide_results) {
-        store_wide<Traits, kClipped, kValueBlocks>(to, value, staging, lane_);
+        store_wide<Traits, kClipped, kValueBlocks>(to, value_at, staging, lane_);
       } else if constexpr (Traits::kIs8Bit) {  // no registers are free to defer results
-        store_narrow<Traits, kClipped, kValueBlocks>(to, value, staging, lane_);
+        store_narrow<Traits, kClipped, kValueBlocks>(to, value_at, staging, lane_);
       } else if constexpr (Traits::kElement == 2) {
-        rows_.template store<kClipped, kValueBlocks>(to, value, staging, lane_);
+        rows_.template store<kClipped, kValueBlocks>(to, value_at, staging, lane_);
       }
     };
     if (!finishes) {

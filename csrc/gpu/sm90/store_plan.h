@@ -59,7 +59,7 @@ __device__ inline void store_mirrored(const ResolvedTile<T>& place, int warp, co
 struct Patch {
   using Sum = float;
   static constexpr int kRows = 16, kCols = 32, kThreads = 32, kSplit = 1;
-  static constexpr int kSumPitch = kCols + 4, kPlane = kRows * kSumPitch;  // padded against bank conflicts
+  static constexpr int kPitchInSums = kCols + 4, kPlane = kRows * kPitchInSums;  // distance between rows: padded against bank conflicts
 };
 
 template <class Out, int kWidth, class T>
@@ -85,7 +85,7 @@ __device__ inline void store_mirrored_patch(const ResolvedTile<T>& place, int ro
   Out* const to = static_cast<Out*>(place.mirror) + (row + down) * c.col_stride + col * c.row_stride;
   const int count = min(place.cols - col, Patch::kCols);
   for (int across = lane / Patch::kRows; across < count; across += Patch::kThreads / Patch::kRows) {
-    narrow(plane[down * Patch::kSumPitch + across], to[across * c.row_stride]);
+    narrow(plane[down * Patch::kPitchInSums + across], to[across * c.row_stride]);
   }
 }
 
@@ -103,9 +103,9 @@ __device__ inline void store_patches(const ResolvedTile<T>& place, int warp, con
 #pragma unroll
     for (int block = 0; block < kRound; ++block) {
       const float (&x)[4] = sums[round * kRound + block];
-      float* const to = plane + lane / 4 * Patch::kSumPitch + block * 8 + lane % 4 * 2;
+      float* const to = plane + lane / 4 * Patch::kPitchInSums + block * 8 + lane % 4 * 2;
       store_two(to, x[0], x[1]);
-      store_two(to + 8 * Patch::kSumPitch, x[2], x[3]);
+      store_two(to + 8 * Patch::kPitchInSums, x[2], x[3]);
     }
     wave_barrier();
     if (round * Patch::kCols >= place.cols) continue;

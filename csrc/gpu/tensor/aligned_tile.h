@@ -51,30 +51,30 @@ class AlignedTile {
   }
 
  private:
-  // Fills in the matrices of the thread block's tile. Returns false unless the record describes a tile of this kernel that lies in the
-  // call's buffers, in whole vectors.
+  // Fills in the matrices of the thread block's tile. Returns false unless the record describes a tile that lies in the call's buffers in
+  // whole vectors. Its size needs no check: a kernel reads and writes no more than its own tile.
   __device__ __forceinline__ static bool resolve(const KernelParameters& parameters, ResolvedTile<T>& place) {
     const Descriptors& plan = parameters.plan;
     const uint32_t index = static_cast<uint32_t>(parameters.first_block) + block_index();
     if (index >= static_cast<uint32_t>(plan.num_tiles)) return false;
     const ReadyTile tile = load_record(plan.tiles + index);
     const TilePosition& at = tile.position;
-    const auto within = [](int x, int most) { return (x > 0) & (x <= most); };
-    bool suits = (at.tile_id == kRow) & within(at.rows, Traits::kRows) & within(at.cols, Traits::kCols) & (at.depth > 0);
+    bool suits = at.depth > 0;
+    uint64_t bytes = 0;  // all bits of the addresses and lengths
 #pragma unroll
     for (int matrix = kA; matrix <= kC; ++matrix) {
       const Part& part = tile.part[matrix];
       const int rows = matrix == kB ? at.depth : at.rows, cols = matrix == kA ? at.depth : at.cols;
-      const bool exists = (part.buffer >= (matrix == kC ? parameters.num_operands : 0)) & (part.buffer < parameters.num_buffers);
+      const bool exists = static_cast<uint32_t>(part.buffer) < static_cast<uint32_t>(parameters.num_buffers);
       const Buffer buffer = parameters.table[exists ? part.buffer : 0];
-      T* const first = static_cast<T*>(const_cast<void*>(buffer.data)) + (exists ? part.offset : 0);
-      constexpr int kItems = kVectorBytes / static_cast<int>(sizeof(T));
-      suits &= exists & (part.col_stride == 1) & (part.mirrored == 0) & lies_inside(part, rows, cols, buffer.elements) &
-               ((part.row_stride | cols) % kItems == 0) & (reinterpret_cast<uintptr_t>(first) % kVectorBytes == 0);
+      T* const first = static_cast<T*>(const_cast<void*>(buffer.data)) + part.offset;
+      bytes |= reinterpret_cast<uintptr_t>(first) | static_cast<uint32_t>(part.row_stride | cols) * sizeof(T);
+      suits &= exists & (matrix != kC || part.buffer >= parameters.num_operands) &
+               lies_inside({part.offset, part.row_stride, 1, 0, 0}, rows, cols, buffer.elements);
       place.matrix[matrix] = {first, part.row_stride, 1, Access::vectors};
     }
     place.rows = at.rows, place.cols = at.cols, place.depth = at.depth;
-    return suits;
+    return suits & (bytes % kVectorBytes == 0);
   }
 };
 

@@ -77,7 +77,7 @@ class LineCopy {
     }
   }
 
-  // Required between the arrival of a step's copies and this thread's visits: other threads may have copied the vectors that it visits.
+  // Required between the arrival of a step's copies and this thread's calls of visit(): other threads may have copied its vectors.
   __device__ void wait_for_visits() const {
     if (mode_ != CopyMode::vectors) block_barrier();
   }

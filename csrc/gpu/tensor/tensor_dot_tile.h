@@ -107,7 +107,7 @@ __device__ inline void add_dots(const ResolvedTile<T>& place, T* shared, Mode mo
 #pragma unroll 1
   for (int slot = 0; slot < Traits::kStages - 1; ++slot) start_step(shared + slot * Traits::kStageElements);
 
-  const int first = LinesB::first();
+  const int lane_offset = LinesB::lane_offset();
   T* const last_stage = shared + (Traits::kStages - 1) * Traits::kStageElements;
   T* stage = shared;
   const auto take_step = [&](auto whole, int k) __attribute__((always_inline)) {
@@ -118,11 +118,11 @@ __device__ inline void add_dots(const ResolvedTile<T>& place, T* shared, Mode mo
     copy.finish(stage, kIsKMajorB ? depth - k : LinesB::kItems);
     block_barrier();  // this step's B is visible, and no thread reads the previous stage any more
     start_step(stage == shared ? last_stage : stage - Traits::kStageElements);
-    multiply_lines<Traits, LinesB>(x, stage + first, sums);
+    multiply_lines<Traits, LinesB>(x, stage + lane_offset, sums);
 #pragma unroll 1
     for (int line = Reader::kLinesInFlight; line < Traits::kLines; line += Reader::kLinesInFlight) {
       rows.template read<kWhole>(k + line * Traits::Line::kDepth, depth, x);
-      multiply_lines<Traits, LinesB>(x, stage + first + line * LinesB::kLineElements, sums);
+      multiply_lines<Traits, LinesB>(x, stage + lane_offset + line * LinesB::kLineElements, sums);
     }
     stage = stage == last_stage ? shared : stage + Traits::kStageElements;
   };

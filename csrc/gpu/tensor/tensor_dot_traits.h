@@ -30,13 +30,13 @@ struct DotColumns {
     return kKMajor ? (line + ahead) * kPitch + item : item * kPitch + line + ahead;
   }
 
-  // The address of this lane's first vector, and its vector of one line in a block of eight columns.
-  __device__ static int first() {
+  // The offset of this lane's first vector in elements, and its vector of one line in a block of eight columns.
+  __device__ static int lane_offset() {
     const int lane = thread_index() % kLanes;
     return lane / 4 * kPitch + lane % 4 * Line::kVectorItems;
   }
-  __device__ static typename Line::Registers read(const T* first, int line, int block) {
-    return *reinterpret_cast<const typename Line::Registers*>(first + 8 * block * kPitch + line * kLineElements);
+  __device__ static typename Line::Registers read(const T* lane_start, int line, int block) {
+    return *reinterpret_cast<const typename Line::Registers*>(lane_start + 8 * block * kPitch + line * kLineElements);
   }
 };
 
@@ -61,10 +61,10 @@ struct DotSteps {
     return item / 8 * kBlock + (stored(line) + stored(ahead)) * 8 + item % 8;
   }
 
-  __device__ static int first() { return thread_index() % kLanes * 8; }
-  __device__ static typename Line::Registers read(const T* first, int line, int block) {
+  __device__ static int lane_offset() { return thread_index() % kLanes * 8; }
+  __device__ static typename Line::Registers read(const T* lane_start, int line, int block) {
     typename Line::Registers registers;
-    ldmatrix_x4_trans(first + block * kBlock + line * kLineElements, registers.element);
+    ldmatrix_x4_trans(lane_start + block * kBlock + line * kLineElements, registers.element);
     return registers;
   }
 };
@@ -98,7 +98,7 @@ struct TensorDotTraits {
   // sums), which the pitch puts into different banks.
   static constexpr bool kTransposed = false;
   static constexpr int kRowInterleave = 1, kColInterleave = 1;
-  static constexpr int kSumPitch = (kBlocksN | 1) * 8, kPlane = kRows * kSumPitch;
+  static constexpr int kPitchInSums = (kBlocksN | 1) * 8, kPlane = kRows * kPitchInSums;
   static constexpr int kSharedElements = largest_of(kStages * kStageElements, kPlane* static_cast<int>(sizeof(Sum)) / kBytes);
 };
 

@@ -22,30 +22,30 @@ template <class T>
 using Register = std::conditional_t<sizeof(T) == 8, double, uint32_t>;
 
 // Which fragment registers receive the four matrices of 8 rows by 16 bytes that one ldmatrix loads. The registers of an instruction are
-// adjacent: in A the two 8-row blocks of one K half come first, in B (kKFirst) the two K halves of a block.
-template <bool kKFirst>
+// adjacent: in A the two 8-row blocks of one K half come first, in B (kKHalvesFirst) the two K halves of a block.
+template <bool kKHalvesFirst>
 constexpr __host__ __device__ int m8_block_of(int matrix) {
-  return kKFirst ? matrix / 2 : matrix % 2;
+  return kKHalvesFirst ? matrix / 2 : matrix % 2;
 }
-template <bool kKFirst>
+template <bool kKHalvesFirst>
 constexpr __host__ __device__ int k_half_of(int matrix) {
-  return kKFirst ? matrix % 2 : matrix / 2;
+  return kKHalvesFirst ? matrix % 2 : matrix / 2;
 }
 
 // The offset of this lane's first fragment in an operand's part of a step; all other fragments are at constant distances. `from`: the
 // warp's first row (column). `chunk`: its first K chunk.
-template <class T, class Lines, bool kKFirst>
+template <class T, class Lines, bool kKHalvesFirst>
 __device__ inline int first_fragment(int from, int chunk) {
   const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4, matrix = lane / 8, row = lane % 8;
   constexpr int kPitch = Lines::kPitch, kVectorItems = kVectorBytes / static_cast<int>(sizeof(T));
   if constexpr (sizeof(T) == 8) {
     return Lines::kKMajor ? (from + g) * kPitch + 8 * chunk + t : (8 * chunk + t) * kPitch + from + g;
   } else if constexpr (Lines::kKMajor) {
-    return (from + 8 * m8_block_of<kKFirst>(matrix) + row) * kPitch + (2 * chunk + k_half_of<kKFirst>(matrix)) * kVectorItems;
+    return (from + 8 * m8_block_of<kKHalvesFirst>(matrix) + row) * kPitch + (2 * chunk + k_half_of<kKHalvesFirst>(matrix)) * kVectorItems;
   } else if constexpr (sizeof(T) == 1) {
     return (32 * chunk + lane) * kPitch + from;
   } else if constexpr (sizeof(T) == 2) {
-    return (16 * chunk + 8 * k_half_of<kKFirst>(matrix) + row) * kPitch + from + 8 * m8_block_of<kKFirst>(matrix);
+    return (16 * chunk + 8 * k_half_of<kKHalvesFirst>(matrix) + row) * kPitch + from + 8 * m8_block_of<kKHalvesFirst>(matrix);
   } else {
     return (8 * chunk + t) * kPitch + from + Lines::kInterleave * g;
   }
@@ -53,7 +53,7 @@ __device__ inline int first_fragment(int from, int chunk) {
 
 // Loads the mma fragments of the warp's K chunk number `chunk`: calls put(m8_block, k_half, register) for each of kHalves blocks of 8 rows
 // (or columns, of B) and both halves of the chunk's K.
-template <class Lines, int kHalves, bool kKFirst, class T, class Put>
+template <class Lines, int kHalves, bool kKHalvesFirst, class T, class Put>
 __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
   constexpr int kPitch = Lines::kPitch;
   if constexpr (sizeof(T) == 8) {
@@ -84,7 +84,7 @@ __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
       } else {
         ldmatrix_x4_trans(first + 16 * chunk * kPitch + 8 * half, words);
       }
-      const auto put_word = [&](int i) { put(half + m8_block_of<kKFirst>(i), k_half_of<kKFirst>(i), words[i]); };
+      const auto put_word = [&](int i) { put(half + m8_block_of<kKHalvesFirst>(i), k_half_of<kKHalvesFirst>(i), words[i]); };
       put_word(0), put_word(1), put_word(2), put_word(3);
     }
   } else {

@@ -59,7 +59,7 @@ struct TensorRowProducts {
   template <class Rows>
   __device__ void add(const Rows& rows, int lane, int depth, const T* shared) {
     const int t = lane % 4;
-    const T* b = shared + Traits::LinesB::first();
+    const T* b = shared + Traits::LinesB::lane_offset();
 #pragma unroll 1
     for (int k = t * Line::kVectorItems; k - t * Line::kVectorItems < depth; k += Line::kDepth, b += Line::kDepth) {
       typename Line::Registers y[Traits::kBlocksN];
@@ -88,8 +88,8 @@ struct TensorRowProducts {
   __device__ static void read(const Rows& rows, int lane, int eight, int k, int count, typename Line::Registers& x) {
     if constexpr (sizeof(T) == 2 && Rows::kStreams) {
       if (rows.in_columns()) {
-        // The line consists of four vectors; the w-th pair of elements of each vector belongs to the w-th matrix. A row of the matrix is
-        // one K element, and each lane gets a pair of elements of its own vector.
+        // A line has four vectors of 8 elements, and ldmatrix loads four 8 x 8 matrices. Matrix w holds the w-th pair of elements of each
+        // vector, one K element per row. Transposed, it gives each lane the w-th pair of the lane's own vector.
         const int matrix = lane / 8, row = lane % 8, ahead = (row / 2 - lane % 4) * Line::kVectorItems + 2 * matrix + row % 2;
         ldmatrix_x4_trans(rows.eight_rows(eight, ahead < count ? k + ahead : 0), x.element);
 #pragma unroll

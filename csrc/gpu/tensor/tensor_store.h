@@ -12,10 +12,10 @@ __device__ inline void keep_sums(const Sums<Traits>& sums, typename Traits::Sum*
   const WarpPosition<Traits> wave(thread_index() / kLanes);
   const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
   constexpr int kDown = Traits::kRowInterleave, kAcross = Traits::kColInterleave;
-  Sum* const plane = planes + wave.slice * Traits::kPlane + wave.row * Traits::kSumPitch + wave.col;
+  Sum* const plane = planes + wave.slice * Traits::kPlane + wave.row * Traits::kPitchInSums + wave.col;
 #pragma unroll
   for (int half = 0; half < 2 * Traits::kBlocksM; ++half) {
-    Sum* const line = plane + interleaved<kDown>(half, g) * Traits::kSumPitch;
+    Sum* const line = plane + interleaved<kDown>(half, g) * Traits::kPitchInSums;
     const auto sum = [&](int block, int n) { return sums[half / 2][block][half % 2 * 2 + n]; };  // column 2t + n of a block
     if constexpr (kAcross == 2) {
 #pragma unroll
@@ -45,7 +45,7 @@ __device__ inline void keep_transposed_sums(const Sums<Traits>& sums, typename T
   using Sum = typename Traits::Sum;
   constexpr int kAdjacent = Traits::kColInterleave;
   const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
-  Sum* const first = plane + 2 * t * Traits::kSumPitch + WarpPosition<Traits>(thread_index() / kLanes).col + kAdjacent * g;
+  Sum* const first = plane + 2 * t * Traits::kPitchInSums + WarpPosition<Traits>(thread_index() / kLanes).col + kAdjacent * g;
 #pragma unroll
   for (int block = 0; block < Traits::kBlocksN; ++block) {
 #pragma unroll
@@ -53,7 +53,7 @@ __device__ inline void keep_transposed_sums(const Sums<Traits>& sums, typename T
       Vector<Sum, kAdjacent> neighbours;
 #pragma unroll
       for (int half = 0; half < kAdjacent; ++half) neighbours.element[half] = sums[half / 2][block][half % 2 * 2 + n];
-      *reinterpret_cast<Vector<Sum, kAdjacent>*>(first + (8 * block + n) * Traits::kSumPitch) = neighbours;
+      *reinterpret_cast<Vector<Sum, kAdjacent>*>(first + (8 * block + n) * Traits::kPitchInSums) = neighbours;
     }
   }
 }
@@ -70,11 +70,11 @@ struct Planes {
   Sum* first;
 
   __device__ Planes(int thread, Sum* planes)
-      : row(thread / kAcross), col(thread % kAcross * kWidth), first(planes + row * Traits::kSumPitch + col) {}
+      : row(thread / kAcross), col(thread % kAcross * kWidth), first(planes + row * Traits::kPitchInSums + col) {}
 
   // The thread's n-th elements in the first plane.
   __device__ Vector<Sum, kWidth>& elements(int n) const {
-    return *reinterpret_cast<Vector<Sum, kWidth>*>(first + n * kStep * Traits::kSumPitch);
+    return *reinterpret_cast<Vector<Sum, kWidth>*>(first + n * kStep * Traits::kPitchInSums);
   }
 
   // The number of the thread's rows that lie in the tile.
@@ -179,6 +179,7 @@ __device__ inline void store_elements(const ResolvedTile<T>& place, const Planes
   }
 }
 
+// Stores the sums of `slices` planes, kWidth elements at a time.
 template <class Out, int kWidth, class Traits, class T, class Sum>
 __device__ inline void store_planes_by(const ResolvedTile<T>& place, Sum* planes, int slices) {
   const Planes<Traits, kWidth> mine(thread_index(), planes);
@@ -194,7 +195,7 @@ __device__ inline void store_mirror(const ResolvedTile<T>& place, const Sum* pla
   Out* const to = static_cast<Out*>(place.mirror) + row * place.matrix[kC].col_stride;
   const int cols = row < place.rows ? place.cols : 0;
   for (int col = thread_index() / Traits::kRows * kVector; col < cols; col += Traits::kThreads / Traits::kRows * kVector) {
-    const auto sum = total<Traits>(*reinterpret_cast<const Vector<Sum, kVector>*>(planes + row * Traits::kSumPitch + col), slices);
+    const auto sum = total<Traits>(*reinterpret_cast<const Vector<Sum, kVector>*>(planes + row * Traits::kPitchInSums + col), slices);
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
       if (col + v < cols) narrow(sum.element[v], to[(col + v) * row_stride]);
@@ -202,8 +203,9 @@ __device__ inline void store_mirror(const ResolvedTile<T>& place, const Sum* pla
   }
 }
 
+// Applies the epilogue, if there is one, and stores the results, kWidth elements at a time.
 template <class Out, int kWidth, class Traits, class T, class Sum>
-__device__ inline void store_by(const ResolvedTile<T>& place, Sum* planes) {
+__device__ inline void finish_and_store(const ResolvedTile<T>& place, Sum* planes) {
   const int slices = place.fused ? 1 : Traits::kSplit;  // the epilogue leaves its results in the first plane
   if (place.fused) finish_sums<Out, kWidth, Traits>(place, planes);
   store_planes_by<Out, kWidth, Traits>(place, planes, slices);
@@ -214,9 +216,9 @@ __device__ inline void store_planes_as(const ResolvedTile<T>& place, Sum* planes
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
   const auto vectorizes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
   if (vectorizes(place.matrix[kC]) && (!place.fused || (vectorizes(place.matrix[kSource]) && vectorizes(place.matrix[kBias])))) {
-    store_by<Out, kVector, Traits>(place, planes);
+    finish_and_store<Out, kVector, Traits>(place, planes);
   } else {
-    store_by<Out, 1, Traits>(place, planes);
+    finish_and_store<Out, 1, Traits>(place, planes);
   }
   if (!place.mirror) return;
   if (place.fused) block_barrier();  // because threads are about to read each other's results

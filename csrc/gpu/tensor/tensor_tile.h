@@ -23,18 +23,18 @@ class WarpMma {
   template <class CopyA>
   __device__ static void prepare(const CopyA&, const T*) {}
 
-  // Multiplies this warp's rectangle and K slice of a step; Each slice walks K upwards. `meanwhile`, which starts copies, is called before
+  // Multiplies this warp's rectangle and K slice of a step; Each slice walks K upwards. `start_copies` is called before
   // the first MMAs.
-  template <class Meanwhile>
-  __device__ void multiply(const T* stage, Sums<Traits>& sums, const Meanwhile& meanwhile) const {
-    if (!Traits::kLoadsFirst) meanwhile();
+  template <class StartCopies>
+  __device__ void multiply(const T* stage, Sums<Traits>& sums, const StartCopies& start_copies) const {
+    if (!Traits::kLoadsFirst) start_copies();
     const auto multiply_next = [&](int i) __attribute__((always_inline)) {
       const int chunk = i * Traits::kSplit;
       Register<T> a[Traits::kBlocksM][4], b[Traits::kBlocksN][2];
       load_halves<LinesA, 2 * Traits::kBlocksM, false>(stage + first_a_, chunk,
                                                        [&](int half, int deep, auto x) { a[half / 2][2 * deep + half % 2] = x; });
       load_halves<LinesB, Traits::kBlocksN, true>(stage + first_b_, chunk, [&](int half, int deep, auto x) { b[half][deep] = x; });
-      if (Traits::kLoadsFirst && i == 0) meanwhile();
+      if (Traits::kLoadsFirst && i == 0) start_copies();
       multiply_chunk<Traits>(a, b, sums);
     };
     constexpr int kWarpChunks = Traits::kChunks / Traits::kSplit;
@@ -96,8 +96,9 @@ __device__ inline void accumulate(const ResolvedTile<T>& place, T* shared, ModeA
   }
 }
 
+// How NVIDIA's tensor cores compute tiles of an arithmetic.
 template <Kind kKind_>
-struct TensorFamily {
+struct TensorPolicy {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = true;
   using Element = LeftOf<kKind>;

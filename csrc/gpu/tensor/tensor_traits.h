@@ -182,7 +182,7 @@ struct TensorTraits {
 
   // After the last step the same memory holds the accumulators of each K slice. The lanes of a warp write to four adjacent rows at a time
   // (to every second of eight rows for a transposed product); the pitch puts these rows into different banks.
-  static constexpr int kSumPitch = kCols + (kTransposed ? 4 : 8), kPlane = kRows * kSumPitch;
+  static constexpr int kPitchInSums = kCols + (kTransposed ? 4 : 8), kPlane = kRows * kPitchInSums;
   static constexpr int kSumElements = kSplit * kPlane * static_cast<int>(sizeof(Sum)) / kBytes;
   static constexpr int shared_elements() {
     const int mine = largest_of(kStages * kStageElements + kSmallElements, kSumElements);

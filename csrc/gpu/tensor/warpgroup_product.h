@@ -19,9 +19,9 @@ class WarpgroupMma {
     fence_proxy_async();
   }
 
-  // `meanwhile`, which starts copies, is called while the MMAs run.
-  template <class Meanwhile>
-  __device__ void multiply(const T* stage, Sums<Traits>& sums, const Meanwhile& meanwhile) const {
+  // `start_copies` is called while the MMAs run.
+  template <class StartCopies>
+  __device__ void multiply(const T* stage, Sums<Traits>& sums, const StartCopies& start_copies) const {
     const MatrixDescriptor a = matrix_descriptor(stage + first_a_, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
     const MatrixDescriptor b = matrix_descriptor(stage + Traits::kElementsA, LinesB::kOuterStep * kBytes, LinesB::kEightLines * kBytes);
     wgmma_fence();
@@ -31,7 +31,7 @@ class WarpgroupMma {
                                                                moved(b, chunk * LinesB::kDepthStep * kBytes), sums[0]);
     }
     wgmma_commit_group();
-    meanwhile();
+    start_copies();
     wgmma_wait_group<0>();
   }
 
@@ -82,8 +82,8 @@ class TransposedWarpgroupMma {
 
   // The fragments of a chunk are loaded while the previous chunk's MMAs run. For TF32, B's values are rounded in registers, but the tensor
   // cores read A from shared memory and truncate it. So a NaN of A whose payload lies in the low 13 bits is read as an infinity.
-  template <class Meanwhile>
-  __device__ void multiply(const T* stage, Sums<Traits>& sums, const Meanwhile& meanwhile) const {
+  template <class StartCopies>
+  __device__ void multiply(const T* stage, Sums<Traits>& sums, const StartCopies& start_copies) const {
     const MatrixDescriptor a = shared_lines(stage);
     if constexpr (!kSplits) {
       each_chunk(stage, [&](int chunk, Fragments& b) __attribute__((always_inline)) {
@@ -96,7 +96,7 @@ class TransposedWarpgroupMma {
 #pragma unroll
         for (int block = 0; block < Traits::kBlocksM; ++block) wgmma_tf32(b[block], moved(a, chunk * kStep), sums[block]);
       });
-      meanwhile();
+      start_copies();
       wgmma_wait_group<0>();
     } else {
       // The tensor cores truncate sums where float32 would round, and the error grows with K. So each step has its own accumulators, which
@@ -114,7 +114,7 @@ class TransposedWarpgroupMma {
           wgmma_tf32(big[block], moved(a, chunk * kStep), step[block]);
         }
       });
-      meanwhile();
+      start_copies();
       wgmma_wait_group<0>();
 #pragma unroll
       for (int i = 0; i < Traits::kBlocksM; ++i) {

@@ -114,8 +114,8 @@ struct ParametersOf {
                                                   vbgemm::min_blocks<vbgemm::LeftOf<vbgemm::Kind::kind_>>(vbgemm::Kernel::kernel)) \
       vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {                                          \
     VBGEMM_READ_PARAMETERS(vbgemm::KernelParameters, parameters);                                                                  \
-    using Family = vbgemm::SimtFamily<vbgemm::Kind::kind_>;                                                                        \
-    using Body = vbgemm::TileKernel<Family, vbgemm::Kernel::kernel>;                                                               \
+    using Policy = vbgemm::SimtPolicy<vbgemm::Kind::kind_>;                                                                        \
+    using Body = vbgemm::TileKernel<Policy, vbgemm::Kernel::kernel>;                                                               \
     SHARED(Body::Shared, shared);                                                                                                  \
     Body::run(parameters, shared);                                                                                                 \
   }
@@ -129,7 +129,7 @@ struct ParametersOf {
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),                             \
                                                   vbgemm::tensor_min_blocks(vbgemm::Kind::kind_, vbgemm::Kernel::kernel)) \
       vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {                                 \
-    using Body = vbgemm::TileKernel<vbgemm::TensorFamily<vbgemm::Kind::kind_>, vbgemm::Kernel::kernel>;                   \
+    using Body = vbgemm::TileKernel<vbgemm::TensorPolicy<vbgemm::Kind::kind_>, vbgemm::Kernel::kernel>;                   \
     VBGEMM_DYNAMIC_SHARED(Body::Shared, shared);                                                                          \
     Body::run(parameters, shared);                                                                                        \
   }
@@ -148,7 +148,7 @@ struct ParametersOf {
                                                   vbgemm::mfma_min_blocks(vbgemm::Kind::kind_, vbgemm::Kernel::kernel)) \
       vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {                               \
     VBGEMM_READ_PARAMETERS(vbgemm::KernelParameters, parameters);                                                       \
-    using Body = vbgemm::TileKernel<vbgemm::MfmaFamily<vbgemm::Kind::kind_>, vbgemm::Kernel::kernel>;                   \
+    using Body = vbgemm::TileKernel<vbgemm::MfmaPolicy<vbgemm::Kind::kind_>, vbgemm::Kernel::kernel>;                   \
     VBGEMM_SHARED(Body::Shared, shared);                                                                                \
     Body::run(parameters, shared);                                                                                      \
   }

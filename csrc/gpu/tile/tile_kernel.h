@@ -57,24 +57,24 @@ constexpr int largest(std::initializer_list<int> values) {
   return most;
 }
 
-// Family: an arithmetic and how it computes a tile (SimtFamily, TensorFamily, MfmaFamily). A family waits for the previous kernel in the
+// Policy: an arithmetic and how it computes a tile (SimtPolicy, TensorPolicy, MfmaPolicy). A policy waits for the previous kernel in the
 // stream as late as possible: finding the tile and preparing its copies overlap that kernel.
-template <class Family, Kernel kKernel, class Indices = std::make_integer_sequence<int, tiles_in_kernel(Family::kKind, kKernel).rows>>
+template <class Policy, Kernel kKernel, class Indices = std::make_integer_sequence<int, tiles_in_kernel(Policy::kKind, kKernel).rows>>
 struct TileKernel;
 
-template <class Family, Kernel kKernel, int... kIndex>
-struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
-  using T = typename Family::Element;
-  static constexpr KernelTiles kHeld = tiles_in_kernel(Family::kKind, kKernel);
+template <class Policy, Kernel kKernel, int... kIndex>
+struct TileKernel<Policy, kKernel, std::integer_sequence<int, kIndex...>> {
+  using T = typename Policy::Element;
+  static constexpr KernelTiles kHeld = tiles_in_kernel(Policy::kKind, kKernel);
   static_assert(kHeld.fits);
   template <int kRow>
-  using Traits = typename Family::template Traits<kRow>;
+  using Traits = typename Policy::template Traits<kRow>;
   // All tile shapes that a kernel is compiled for share one buffer in shared memory, of the size of the largest.
   static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({1, Traits<kHeld.row[kIndex]>::kSharedElements...});
 
   struct Shared {
     ResolvedTile<T> place;
-    alignas(Family::kAlignment) T operands[kSharedElements];
+    alignas(Policy::kAlignment) T operands[kSharedElements];
   };
 
   // Inlined, so that the launch parameters are read from the constant bank; behind a reference they would be loaded like any other memory,
@@ -87,11 +87,11 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
     for (TileRange range = tiles_of_block(parameters, block_index()); range.tile < range.end; ++range.tile) {
       // One warp looks the tile up (the first tile overlaps the previous kernel), and all threads read the result from shared memory, where
       // it takes no registers.
-      if (thread_index() < kWaveSize) find_tile<Family::kMirrors>(parameters, range.tile, extent_of, place);
+      if (thread_index() < kWaveSize) find_tile<Policy::kMirrors>(parameters, range.tile, extent_of, place);
       if (thread_index() == 0) place.range = range;
       block_barrier();
       choose<0, kHeld.codes>(place.code, [&](auto chosen) __attribute__((always_inline)) {
-        Family::template multiply<typename decltype(chosen)::type>(place, shared.operands);
+        Policy::template multiply<typename decltype(chosen)::type>(place, shared.operands);
         leave_after_last(place);
       });
       if (!parameters.plan.block_first) break;

@@ -85,7 +85,7 @@ struct TileExtent {
 
 __device__ inline int clamp(int64_t value, int low, int high) { return static_cast<int>(value < low ? low : value > high ? high : value); }
 
-// Reads a descriptor in 8-byte words: descriptors lie at multiples of 8 bytes, and the compiler drops loads of words that are not used. The
+// Reads a descriptor in words of 16 bytes, or of 8 where its alignment is less; the compiler drops loads of words that are not used. The
 // loads may run before the previous kernel in the stream has ended: descriptors are constants of the program, written before its first
 // kernel or by a kernel of XLA, none of which lets the next one start before its thread blocks have ended. (A kernel that reads what the
 // kernel ahead has written, the list of a ragged product's tiles, is launched so that it starts in order: GpuCall::plan_is_computed.) If
@@ -93,16 +93,15 @@ __device__ inline int clamp(int64_t value, int low, int high) { return static_ca
 // outside the buffers would be written, and only an epilogue's scalar could be read from outside them.
 template <class Record>
 __device__ inline Record load_record(const Record* address) {
-  static_assert(sizeof(Record) % 8 == 0);
+  constexpr int kWord = alignof(Record) % 16 == 0 ? 16 : 8, kWords = static_cast<int>(sizeof(Record)) / kWord;
+  static_assert(sizeof(Record) % kWord == 0);
   union Words {
     __device__ Words() {}
-    uint64_t word[sizeof(Record) / 8];
+    char word[kWords][kWord];
     Record record;
   } words;
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Record) / 8); ++i) {
-    words.word[i] = load_before_wait(reinterpret_cast<const uint64_t*>(address) + i);
-  }
+  for (int i = 0; i < kWords; ++i) load_bytes_before_wait<kWord>(words.word[i], reinterpret_cast<const char*>(address) + i * kWord);
   return words.record;
 }
 

@@ -52,10 +52,10 @@ class Blocks:
         self.ndim = None if first is None else len(first)
         self.dtype = None if first is None else self.blocks[first].dtype
         self._sizes: dict[tuple[int, Hashable], tuple[int, Sector]] = {}
-        self._kinds: list[Any] = [_kind(charge) for charge in first or ()]
+        self._kinds: list[Any] = [_charge_kind(charge) for charge in first or ()]
         self._first: Sector = first or ()
         for sector, block in self.blocks.items():
-            self._check(sector, block, first)
+            self._check_block(sector, block, first)
 
     def _reduced(self, blocks: Mapping[Sector, Any], modulus: Modulus) -> dict[Sector, Sector]:
         """{sector with its charges modulo `modulus`: the same sector as the caller wrote it}."""
@@ -76,7 +76,9 @@ class Blocks:
             written[key] = sector
         return written
 
-    def _check(self, sector: Sector, block: Operand, first: Any) -> None:
+    def _check_block(self, sector: Sector, block: Operand, first: Any) -> None:
+        """Raises ValueError if a block's number of axes, dtype, charges or sizes do not fit its sector and the blocks
+        before it."""
         if len(sector) != self.ndim:
             raise ValueError(
                 f"{self.function}: {self.name} has the sectors {first!r} and {sector!r}: all must have one charge for "
@@ -93,7 +95,7 @@ class Blocks:
                 f"{self.dtype}: the blocks of one tensor must have one dtype"
             )
         for axis, (charge, size) in enumerate(zip(sector, block.shape, strict=True)):
-            if _kind(charge) != self._kinds[axis]:
+            if _charge_kind(charge) != self._kinds[axis]:
                 raise ValueError(
                     f"{self.function}: {self.name} has the sectors {first!r} and {sector!r}: the charges "
                     f"{first[axis]!r} and {charge!r} of axis {axis} must be of one kind"
@@ -170,9 +172,9 @@ def checked_modulus(function: str, modulus: Any) -> Modulus:
     return checked
 
 
-def _kind(charge: Hashable) -> Any:
+def _charge_kind(charge: Hashable) -> Any:
     """The kind of a charge: "number", the tuple of its parts' kinds, or else the name of its type. Only charges of one
     kind are comparable."""
     if isinstance(charge, tuple):
-        return tuple(map(_kind, charge))
+        return tuple(map(_charge_kind, charge))
     return "number" if isinstance(charge, numbers.Number) else type(charge).__name__

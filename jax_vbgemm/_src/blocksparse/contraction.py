@@ -229,15 +229,15 @@ def _strided_elements(x: Blocks, sectors: Iterable[Sector], rows: Axes, columns:
     for sector in sectors:
         block = x.blocks[sector]
         if isinstance(block, View):
-            strided += block.size if _is_strided(block, contracted) else 0
+            strided += block.size if _needs_several_strides(block, contracted) else 0
         else:
             form = _form(block, rows, columns)
             strided += 0 if form.order is None else math.prod(form.shape)
     return strided
 
 
-def _is_strided(view: View, axes: Axes) -> bool:
-    """Whether the elements of these axes cannot be traversed with a single stride."""
+def _needs_several_strides(view: View, axes: Axes) -> bool:
+    """Whether the elements of these axes do not lie at multiples of one stride."""
     return len(merge((size, (stride,)) for size, stride in _levels(view.layout, axes))) > 1
 
 
@@ -250,7 +250,7 @@ def _moved(x: Blocks, sectors: Collection[Sector], order: Axes, *, contracted: A
     """
     blocks = [x.blocks[sector] for sector in sectors]
     views = [block for block in blocks if isinstance(block, View)]
-    strided = sum(view.size for view in views if _is_strided(view, contracted))
+    strided = sum(view.size for view in views if _needs_several_strides(view, contracted))
     if len(views) < len(blocks) or len(distinct([view.buffer for view in views])[0]) != 1:
         return None
     if 2 * strided <= sum(view.size for view in views):

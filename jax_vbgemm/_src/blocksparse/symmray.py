@@ -24,7 +24,8 @@ def check_arrays(function: str, a: Any, b: Any, axes_a: Axes, axes_b: Axes) -> N
     """Raises if these axes of two arrays of symmray cannot be contracted."""
     if a.symmetry != b.symmetry or _is_fermionic(a) != _is_fermionic(b):
         raise TypeError(
-            f"{function}: a is a {_kind(a)} but b is a {_kind(b)}: both must have one symmetry and statistics"
+            f"{function}: a is a {_shown_symmetry(a)} but b is a {_shown_symmetry(b)}: "
+            "both must have one symmetry and statistics"
         )
     for axis, other in zip(axes_a, axes_b, strict=True):
         if a.indices[axis].dual == b.indices[other].dual and not _is_undirected(a, axis):
@@ -93,7 +94,7 @@ def _is_undirected(x: Any, axis: int) -> bool:
     return not _is_fermionic(x) and all(x.symmetry.sign(charge, True) == charge for charge in x.indices[axis].charges)
 
 
-def _kind(x: Any) -> str:
+def _shown_symmetry(x: Any) -> str:
     return f"{type(x).__name__} of {x.symmetry}"
 
 

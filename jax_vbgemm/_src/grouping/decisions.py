@@ -1,5 +1,5 @@
-"""Decides which products become one call: for each level, with products on the levels that are predicted to be
-faster."""
+"""Decides which products of each level become one call, and on which level products run: the predicted times decide
+both."""
 
 from __future__ import annotations
 

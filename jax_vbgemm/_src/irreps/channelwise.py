@@ -69,7 +69,8 @@ channelwise_p = jex_core.Primitive("channelwise_tensor_product")
 
 
 def _values(*operands: jax.Array, slot: str, paths: tuple[Channels, ...], width: int, through: Through) -> jax.Array:
-    """The slot, path by path; paths that read the same columns of x add up to one part of it."""
+    """The array of the slot `slot`, computed path by path. If it is x, the results of paths with the same columns of x
+    are added up."""
     dtype = operands[0].dtype
     given = dict(zip([name for name in SLOTS if name != slot], operands, strict=True))
     wide = {name: value.astype(accumulator(dtype)) for name, value in given.items()}
@@ -106,23 +107,26 @@ def _values(*operands: jax.Array, slot: str, paths: tuple[Channels, ...], width:
     return jnp.concatenate(columns, axis=1).astype(dtype)
 
 
-def _out(through: Through, x: jax.Array, m: jax.Array, w: jax.Array) -> jax.Array:
+# The result of a path, and its gradients: in each, the tensor in the name is computed from the other three.
+
+
+def _path_out(through: Through, x: jax.Array, m: jax.Array, w: jax.Array) -> jax.Array:
     return w[:, :, None] * through(x, m)
 
 
-def _x(through: Through, m: jax.Array, w: jax.Array, out: jax.Array) -> jax.Array:
+def _path_x(through: Through, m: jax.Array, w: jax.Array, out: jax.Array) -> jax.Array:
     return w[:, :, None] * through(out, jnp.swapaxes(m, 1, 2))
 
 
-def _w(through: Through, x: jax.Array, m: jax.Array, out: jax.Array) -> jax.Array:
+def _path_w(through: Through, x: jax.Array, m: jax.Array, out: jax.Array) -> jax.Array:
     return jnp.sum(out * through(x, m), axis=2)
 
 
-def _m(_: Through, x: jax.Array, w: jax.Array, out: jax.Array) -> jax.Array:
+def _path_m(_: Through, x: jax.Array, w: jax.Array, out: jax.Array) -> jax.Array:
     return jnp.einsum("rui,ruk->rik", x, w[:, :, None] * out)  # over channels: the only sum that is long
 
 
-_FORMS: dict[str, Callable[..., jax.Array]] = {"x": _x, "m": _m, "w": _w, "out": _out}
+_FORMS: dict[str, Callable[..., jax.Array]] = {"x": _path_x, "m": _path_m, "w": _path_w, "out": _path_out}
 
 
 def _reduced(x: jax.Array, m: jax.Array) -> jax.Array:

@@ -17,7 +17,7 @@ _BIAS = {"mul_ir": (None, slice(None), None), "ir_mul": (None, None, slice(None)
 
 
 def dots(x: Features, y: Features, paths: Sequence[Path], weights: Sequence[Any], precision: Any) -> Features:
-    """y, which is zeros, with its values replaced by the map of x; sums are rounded once."""
+    """The map of x in the structure of y, whose chunks are zeros and stay so without a path; sums are rounded once."""
     inputs, results = x.chunks(), y.chunks()
     sums: dict[int, Any] = {}
     for path, weight in zip(paths, weights, strict=True):

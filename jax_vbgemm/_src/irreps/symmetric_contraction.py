@@ -64,7 +64,7 @@ class SymmetricContraction:
         self.num_weights, self.dim_in, self.dim_out = bounds = int(num_weights), int(dim_in), int(dim_out)
         if not isinstance(terms, Iterable):
             raise TypeError(f"{NAME}: terms must be tuples (weight, components of x, component, coefficient)")
-        checked = [_checked(number, term, bounds) for number, term in enumerate(terms)]
+        checked = [_checked_term(number, term, bounds) for number, term in enumerate(terms)]
         self.degree = max([1, *(len(factors) for _, factors, _, _ in checked)])
         products: dict[Any, int] = {}
         places = [
@@ -159,7 +159,7 @@ def _rows_of(indices: jax.Array, leading: tuple[int, ...], rows: int) -> jax.Arr
     return indices.reshape(rows)
 
 
-def _checked(number: int, term: Any, sizes: tuple[int, int, int]) -> tuple[int, list[int], int, float]:
+def _checked_term(number: int, term: Any, sizes: tuple[int, int, int]) -> tuple[int, list[int], int, float]:
     try:
         w, factors, k, coefficient = term
         w, factors, k = operator.index(w), [operator.index(i) for i in factors], operator.index(k)

@@ -73,7 +73,7 @@ class TensorProduct:
             )
         channels, blocks = [], [np.zeros((dim(self.irreps_2), 0))]
         for number, path in enumerate(paths):
-            i_1, i_2, values = _checked(number, path, self.irreps_1, self.irreps_2)
+            i_1, i_2, values = _checked_path(number, path, self.irreps_1, self.irreps_2)
             first, (d_1, d_2, d_out) = self.irreps_1[i_1], values.shape
             block = np.zeros((dim(self.irreps_2), d_1 * d_out))
             block[starts_2[i_2] : starts_2[i_2] + d_2] = values.transpose(1, 0, 2).reshape(d_2, d_1 * d_out)
@@ -152,7 +152,7 @@ def _divided_alike(arrays: dict[str, jax.Array]) -> list[jax.Array]:
     return [array if like is None else compat.placed_as(array, like) for array in arrays.values()]
 
 
-def _checked(number: int, path: Any, irreps_1: Irreps, irreps_2: Irreps) -> tuple[int, int, np.ndarray[Any, Any]]:
+def _checked_path(number: int, path: Any, irreps_1: Irreps, irreps_2: Irreps) -> tuple[int, int, np.ndarray[Any, Any]]:
     """The indices and coefficients of a path."""
     try:
         i_1, i_2, coefficients = path

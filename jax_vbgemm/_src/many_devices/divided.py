@@ -121,7 +121,7 @@ def _computed(
 ) -> list[Any]:
     """The results that this device sends, for each layout."""
     shares = [[p.array for layout in layouts for p in layout.shares[device]] for device in range(axes.size)]
-    index = jax.lax.axis_index(axes.names)
+    axis_index = jax.lax.axis_index(axes.names)
     varying = tuple(dict.fromkeys((*axes.names, *sorted(jax.typeof(arrays[0]).mat.varying))))
 
     def filled(
@@ -129,7 +129,7 @@ def _computed(
     ) -> list[Any]:
         opened = [layout.opened(rows, device or 0) for layout, rows in zip(layouts, received, strict=True)]
         pairs = list(zip(layouts, opened, strict=True))
-        parts = [x for layout, operands in pairs for x in layout.parts(arrays, operands, device, index)]
+        parts = [x for layout, operands in pairs for x in layout.parts(arrays, operands, device, axis_index)]
         places = [layout.places(operands, device or 0) for layout, operands in pairs]
         into = [view for _, views in places for view in views]
         dtypes = [layout.result for layout in layouts for _ in layout.shares[device or 0]]
@@ -141,7 +141,7 @@ def _computed(
         return typed
 
     if this_round.is_even:
-        return filled(None, arrays, received, jnp.array(shares)[index], extras)
+        return filled(None, arrays, received, jnp.array(shares)[axis_index], extras)
 
     def branch(device: int) -> Callable[..., list[Any]]:
         def run(arrays: Sequence[jax.Array], received: Sequence[Any], extras: Any) -> list[Any]:
@@ -150,7 +150,7 @@ def _computed(
         return run
 
     outgoing: list[Any] = jax.lax.switch(
-        index, [branch(device) for device in range(axes.size)], arrays, received, extras
+        axis_index, [branch(device) for device in range(axes.size)], arrays, received, extras
     )
     return outgoing
 

@@ -52,8 +52,10 @@ class Layout:
         del device
         return received
 
-    def parts(self, arrays: Sequence[jax.Array], opened: Any, device: int | None, index: jax.Array) -> list[jax.Array]:
-        """The matrices of a device's pieces."""
+    def parts(
+        self, arrays: Sequence[jax.Array], opened: Any, device: int | None, axis_index: jax.Array
+    ) -> list[jax.Array]:
+        """The matrices of a device's pieces. axis_index: the number of the device that runs the program."""
         raise NotImplementedError
 
     def places(self, opened: Any, device: int) -> tuple[Any, list[View | None]]:
@@ -80,7 +82,9 @@ class Layers(Layout):
         super().__init__(shares, stacks)
         self.counts = {p.array: stacks[p.array].shape[0] // len(shares) for p in shares[0]}  # of one device
 
-    def parts(self, arrays: Sequence[jax.Array], opened: Any, device: int | None, index: jax.Array) -> list[jax.Array]:
+    def parts(
+        self, arrays: Sequence[jax.Array], opened: Any, device: int | None, axis_index: jax.Array
+    ) -> list[jax.Array]:
         found = []
         for piece in self.shares[device or 0]:
             start = piece.start % self.counts[piece.array]
@@ -146,7 +150,7 @@ class Slices(Layout):
         return list(jax.lax.optimization_barrier(found))
 
     def parts(
-        self, arrays: Sequence[jax.Array], opened: list[jax.Array], device: int | None, index: jax.Array
+        self, arrays: Sequence[jax.Array], opened: list[jax.Array], device: int | None, axis_index: jax.Array
     ) -> list[jax.Array]:
         found = {}
         for matrices, group in zip(opened, self.groups[device or 0].values(), strict=True):
@@ -228,9 +232,11 @@ class Copies(Layout):
             for piece, start in zip(share, _starts([sizes[p] for p in share]), strict=True):
                 self.starts[piece] = first + start
 
-    def parts(self, arrays: Sequence[jax.Array], opened: Any, device: int | None, index: jax.Array) -> list[jax.Array]:
+    def parts(
+        self, arrays: Sequence[jax.Array], opened: Any, device: int | None, axis_index: jax.Array
+    ) -> list[jax.Array]:
         if device is None:
-            return [_selected(pieces, arrays, index) for pieces in zip(*self.shares, strict=True)]
+            return [_selected(pieces, arrays, axis_index) for pieces in zip(*self.shares, strict=True)]
         return [_piece_values(arrays[p.array], p) for p in self.shares[device]]
 
     def places(self, opened: Any, device: int) -> tuple[jax.Array, list[View | None]]:
@@ -264,12 +270,12 @@ def _piece_values(array: jax.Array, piece: Piece) -> jax.Array:
     return array if array.ndim == 2 else array[piece.start : piece.stop]
 
 
-def _selected(pieces: Sequence[Piece], arrays: Sequence[jax.Array], index: jax.Array) -> jax.Array:
-    """The index-th piece."""
+def _selected(pieces: Sequence[Piece], arrays: Sequence[jax.Array], axis_index: jax.Array) -> jax.Array:
+    """The piece of the device `axis_index`."""
     first = pieces[0]
     if arrays[first.array].ndim == 2:
-        return jax.lax.select_n(index, *(arrays[p.array] for p in pieces))
-    start = jnp.array([p.start for p in pieces])[index]
+        return jax.lax.select_n(axis_index, *(arrays[p.array] for p in pieces))
+    start = jnp.array([p.start for p in pieces])[axis_index]
     return jax.lax.dynamic_slice_in_dim(arrays[first.array], start, first.stop - first.start)
 
 

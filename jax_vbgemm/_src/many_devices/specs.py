@@ -12,7 +12,7 @@ from jax_vbgemm._src.util.structure import difference
 
 
 def specs_of(
-    name: str,
+    function: str,
     given: Any,
     tree: Any,
     axes: MeshAxes | None,
@@ -22,7 +22,8 @@ def specs_of(
     """The PartitionSpec of each leaf of a tree, or None.
 
     given: a PartitionSpec, a NamedSharding or None for each leaf or subtree, or a function of the tree that returns
-    that. A SingleDeviceSharding is None if the mesh has one device. of: the tree's name in messages.
+    that. A SingleDeviceSharding is None if the mesh has one device. function, of: the
+    names of the caller and of the tree in messages.
 
     Raises:
       TypeError: a leaf is given something else.
@@ -32,7 +33,7 @@ def specs_of(
     if given is None:
         return [None] * len(jax.tree.leaves(tree, is_leaf=is_leaf))
     if axes is None:
-        raise ValueError(f"{name}: shardings without mesh_axis: the mesh axes whose devices share the work")
+        raise ValueError(f"{function}: shardings without mesh_axis: the mesh axes whose devices share the work")
     given = given(tree) if callable(given) else given
     prefix: list[Any] = jax.tree.leaves(given, is_leaf=_is_sharding)
     prefix_structure: Any = jax.tree.structure(given, is_leaf=_is_sharding)
@@ -42,13 +43,15 @@ def specs_of(
         entries = jax.tree.map(lambda _: 0, given, is_leaf=_is_sharding)  # None is an entry, too
         where = difference("shardings", entries, of, tree, prefix=True) or error
         raise ValueError(
-            f"{name}: shardings don't fit the {of}: {where}; each leaf needs an entry, its own or that of a subtree, "
-            "and leaves that are replicated or not orthogonalised the entry None"
+            f"{function}: shardings don't fit the {of}: {where}; each leaf needs an entry, its own or that of a "
+            "subtree, and leaves that are replicated or not orthogonalised the entry None"
         ) from None
     counts = [len(jax.tree.leaves(part, is_leaf=is_leaf)) for part in parts]
     leaf_shardings = [sharding for sharding, count in zip(prefix, counts, strict=True) for _ in range(count)]
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(tree, is_leaf=is_leaf)]
-    return [_spec(f"{name}: {of}{path}", sharding, axes) for path, sharding in zip(paths, leaf_shardings, strict=True)]
+    return [
+        _spec(f"{function}: {of}{path}", sharding, axes) for path, sharding in zip(paths, leaf_shardings, strict=True)
+    ]
 
 
 def _spec(where: str, sharding: Any, axes: MeshAxes) -> Any:

@@ -155,7 +155,8 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
 
 
 def placed(call: Call, results: Sequence[jax.Array]) -> Any:
-    """Results that have been computed as arrays, written into the windows of the call and in its structure."""
+    """Results that were computed as arrays, in the structure that the call returns; results of the call's views are
+    written into their windows first."""
     if call.is_packed and call.views is None and call.shapes:
         call = _with_new_members(call)
     if call.views is None:

@@ -41,7 +41,7 @@ class Descriptors(NamedTuple):
     """The static data of one custom call: the constant that the device reads, and the attributes that the host
     reads."""
 
-    words: NDArray[np.int32]  # the constant: problems, epilogues, runs or (ready tiles and split tiles), block_first
+    words: NDArray[np.int32]  # the constant, whose parts csrc/descriptor.h lists
     problems: NDArray[np.int64]  # a copy of the problem table for the handler's checks
     epilogues: NDArray[np.int64]  # a copy of the epilogue table; empty if there are no epilogues
     launches: NDArray[np.int32]
@@ -196,7 +196,9 @@ def pack(
     if len(continued):
         tiles["c"]["buffer"][continued] = KEEP_ACCUMULATORS
     finishing = np.zeros(0, EPILOGUE) if epilogues is None else epilogues
-    parts = [table.view(np.int32), finishing.view(np.int32), tiles.view(np.int32), splits.view(np.int32)]
+    tables = [table.view(np.int32), finishing.view(np.int32)]
+    parts = [tiles.view(np.int32), *tables] if ready else [*tables, tiles.view(np.int32)]
+    parts.append(splits.view(np.int32))
     num_tiles = len(tiles) if ready else plan.num_tiles
     num_blocks = num_tiles if block_first is None else len(block_first) - 1
     if block_first is not None and num_blocks < num_tiles:

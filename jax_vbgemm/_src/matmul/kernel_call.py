@@ -197,8 +197,11 @@ class _Buffers:
 
 
 def _results(placed: Sequence[Placed]) -> tuple[dict[int, int], list[int]]:
-    """Where results are among the outputs of the custom call: {target number: position}, and for each sum the position
-    of its array, or of its target if it is a window of one. Arrays come before targets."""
+    """Positions of the results among the outputs of the custom call.
+
+    A sum is returned as an array of its own, or written into a window of a target array; the outputs are the arrays of
+    their own, then the targets. Returns {target's number: position} and the position of each sum's output.
+    """
     alone = [index for index, x in enumerate(placed) if x.window is None]
     written = sorted({x.window.array for x in placed if x.window is not None})
     targets, at_alone = _positions(dict.fromkeys(written), len(alone)), _positions(dict.fromkeys(alone), 0)

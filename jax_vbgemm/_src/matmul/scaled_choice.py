@@ -77,9 +77,9 @@ def is_scaled(x: Any) -> bool:
     return isinstance(x, Scaled)
 
 
-class _Ways(NamedTuple):
-    """The ways to compute a product. batch: as a part of the call; ragged: what a kernel of `ragged_dot` computes, None
-    where there is none."""
+class _Implementations(NamedTuple):
+    """How a product can be computed. batch: together with the call's other products; ragged: alone, by a kernel of
+    `ragged_dot`, or None if that has no kernel for it."""
 
     batch: Choice
     ragged: plan.Product | None
@@ -90,7 +90,7 @@ def choose(
 ) -> list[Choice]:
     """What multiplies each of the products of a call."""
     device = backends.traced_target()
-    ways = [_ways(product, precision, implementation, device) for product in products]
+    ways = [_implementations(product, precision, implementation, device) for product in products]
     found = [way.batch for way in ways]
     alone: dict[int, float] = {}  # predicted seconds
     for index, (product, (batch, ragged)) in enumerate(zip(products, ways, strict=True)):
@@ -124,14 +124,16 @@ def choose(
     return found
 
 
-def _ways(product: Product, precision: Any, implementation: str | None, device: DeviceSpec) -> _Ways:
+def _implementations(
+    product: Product, precision: Any, implementation: str | None, device: DeviceSpec
+) -> _Implementations:
     lhs, rhs, _, sizes, _ = product
     if not compat.is_static((*sizes.result, sizes.k)) or 0 in (*sizes.result, sizes.k):
-        return _Ways(Choice("wide", "a size is 0 or symbolic"), None)
+        return _Implementations(Choice("wide", "a size is 0 or symbolic"), None)
     if not product.are_scaled:
         batch = Choice("wide", "one factor has no scales")
     elif arithmetic_of(lhs.dtype.name, rhs.dtype.name) is None:
-        return _Ways(Choice("wide", f"no kernel multiplies {lhs.dtype} by {rhs.dtype}"), None)
+        return _Implementations(Choice("wide", f"no kernel multiplies {lhs.dtype} by {rhs.dtype}"), None)
     elif not product.has_constant_scales:
         batch = Choice("wide", "scales change along K")
     elif lhs.dtype == np.int8 and sizes.k > LONGEST_INT8:
@@ -140,8 +142,8 @@ def _ways(product: Product, precision: Any, implementation: str | None, device: 
         batch = Choice("sums", "scales hold for all of K")
     ragged = _ragged(product, precision, implementation, device)
     if isinstance(ragged, str):
-        return _Ways(batch._replace(why=f"{batch.why}, and {ragged}"), None)
-    return _Ways(batch, ragged)
+        return _Implementations(batch._replace(why=f"{batch.why}, and {ragged}"), None)
+    return _Implementations(batch, ragged)
 
 
 def _dtypes(product: Product) -> FactorDtypes:

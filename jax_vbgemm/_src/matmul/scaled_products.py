@@ -24,7 +24,7 @@ from jax_vbgemm._src.matmul.view import View, dense
 from jax_vbgemm._src.planner import resolve_planner
 from jax_vbgemm._src.ragged.api import ragged_dot
 from jax_vbgemm._src.ragged.scaled_factors import (
-    checked,
+    checked_scaled,
     dtype_beside_scaled,
     dtype_of_scaled_product,
     precision_of_scaled_product,
@@ -152,7 +152,8 @@ def _factors(name: str, tree: Any, of: FactorTree) -> list[Any]:
     different, number = distinct(leaves * len(of.arrays) if len(leaves) == 1 else leaves)
     first = [number.index(i) for i in range(len(different))]
     factors: list[Any] = [
-        checked(name, of.written(i), x) if is_scaled(x) else of.arrays[i] for i, x in zip(first, different, strict=True)
+        checked_scaled(name, of.written(i), x) if is_scaled(x) else of.arrays[i]
+        for i, x in zip(first, different, strict=True)
     ]
     scales = {f"{of.written(i)}.scales": x.scales for i, x in zip(first, factors, strict=True) if is_scaled(x)}
     refuse_explicit_axes(name, scales.values(), list(scales).__getitem__)

@@ -171,8 +171,9 @@ def expert_mlp(
         `jax.lax.psum_scatter` adds the contributions in the accumulator's dtype. "all_to_all": as before, but
         contributions are rounded to x's dtype and sent to the tokens' device, which adds them in the accumulator's
         dtype; half the bytes for 16-bit x. "ragged_all_to_all": each choice of a token is a row that is sent to its
-        expert's device, and its result is sent back; a device has room for n tokens k rows, all there are. None: the
-        cheapest one by measured rates of the device's collectives; "all_gather" where they were not measured.
+        expert's device, and its result is sent back; a device has room for the rows of all devices,
+        n * tokens * k. None: the cheapest one by measured rates of the device's collectives; "all_gather" where they
+        were not measured.
       chunks: with `mesh_axis`, into how many parts each device's tokens are divided. The exchange of a part does not
         depend on the products of the one before, so that XLA may run both at once. Each part reads all weights and adds
         to all of their gradients.
@@ -227,8 +228,8 @@ def expert_mlp(
             f"{name}: gate_up is {shapes} but down is {down.shape}: gate_up must be (experts, {first_shape}) and down "
             f"(experts, {second_shape})"
         )
-    # On a device with experts, the choices of all devices' tokens are rows, but only those for the device's own experts
-    # have weights.
+    # With mesh_axis, the rows are the choices of the tokens of all devices. Only rows for this device's experts have
+    # weights; the results of other rows are not used.
     rest = {"undefined_rest": axes is not None}
     options: dict[str, Any] = {"precision": precision, "implementation": implementation, **rest}
     first, second = options | {"transpose_rhs": transposes[0]}, options | {"transpose_rhs": transposes[1]}
@@ -257,12 +258,12 @@ def expert_mlp(
         _check_gradients(name, gradients, weights, down, x, pair)
         first["rhs_gradient"], second["rhs_gradient"] = gradients
 
-    def contributions(x: jax.Array, routing: Routing, wide: bool) -> jax.Array:
-        """The experts' contribution to each token, (tokens, n), in the accumulator's dtype if `wide`."""
+    def contributions(x: jax.Array, routing: Routing, unrounded: bool) -> jax.Array:
+        """The experts' contribution to each token, (tokens, n), in the accumulator's dtype if `unrounded`."""
         if quantized_experts is not None:
             assert known is not None
             return quantized_mlp(
-                x, weights[0], down, quantized_experts, routing, accumulator(x.dtype) if wide else x.dtype,
+                x, weights[0], down, quantized_experts, routing, accumulator(x.dtype) if unrounded else x.dtype,
                 activation=known, cotangents=cotangents, wgrad=wgrad, implementation=implementation,
             )  # fmt: skip
         defined = None
@@ -297,11 +298,11 @@ def expert_mlp(
         y = y.astype(product.dtype)
         if scales_results:
             result = _combined(y, routing, **rest)
-            return result if wide else result.astype(y.dtype)
-        return summed(y.astype(accumulator(y.dtype)) if wide else y, routing, **rest)
+            return result if unrounded else result.astype(y.dtype)
+        return summed(y.astype(accumulator(y.dtype)) if unrounded else y, routing, **rest)
 
     if axes is None:
-        return contributions(x, routing, wide=False)
+        return contributions(x, routing, unrounded=False)
     dtype = x.dtype
     for array in (weights[0], down):
         # Products with a Scaled have the dtype of their rows.

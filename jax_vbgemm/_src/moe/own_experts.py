@@ -31,8 +31,8 @@ def over_devices(
 ) -> jax.Array:  # fmt: skip
     """The sums of the experts' contributions to this device's tokens, (tokens, results), in `dtype`.
 
-    contributions: from (x, routing, wide) to what this device's experts add to tokens, (tokens, results), of `dtype`,
-    or of the accumulator's dtype if `wide`. exchange: None for the cheapest. chunks: of the tokens.
+    contributions: from (x, routing, unrounded) to what this device's experts add to tokens, (tokens, results), of
+    `dtype`, or of the accumulator's dtype if `unrounded`. exchange: None for the cheapest. chunks: of the tokens.
     """
     tokens, k = routing.slots.shape
     if exchange is None:
@@ -42,7 +42,7 @@ def over_devices(
     bounds = [(tokens * i // chunks, tokens * (i + 1) // chunks) for i in range(chunks)]
     # All chunks are sent before the first product, so that no exchange waits for another chunk's products.
     exchanges = [start_exchange(exchange, *_part(x, routing, *part, chunks), dtype, axes) for part in bounds]
-    sums = [part.added(contributions(part.x, part.routing, part.wide)) for part in exchanges]
+    sums = [part.added(contributions(part.x, part.routing, part.unrounded)) for part in exchanges]
     return sums[0] if chunks == 1 else jnp.concatenate(sums)
 
 
@@ -65,14 +65,14 @@ def check_chunks(name: str, chunks: Any) -> None:
 class OwnerExchange(NamedTuple):
     """The input of a device's own experts: rows or tokens and their routing.
 
-    x: (tokens, d) that were received. routing: of these to the device's experts. wide: whether the contributions to
-    each of them have to be of the accumulator's dtype. added: from the contributions (tokens, n) to the sums for the
-    device's own tokens, (own tokens, n).
+    x: (tokens, d) that were received. routing: of these to the device's experts. unrounded: whether the
+    contributions to each of them have to be of the accumulator's dtype. added: from the contributions (tokens, n) to
+    the sums for the device's own tokens, (own tokens, n).
     """
 
     x: jax.Array
     routing: Routing
-    wide: bool
+    unrounded: bool
     added: Callable[[jax.Array], jax.Array]
 
 

@@ -19,13 +19,13 @@ from jax_vbgemm._src.native.plugins import cuda_module
 from jax_vbgemm._src.planner import DeviceSpec, Reported, device_spec, match_device
 
 # The names of the custom calls. If the contract of a handler changes, its name changes too.
-TARGET_NAME = "vbgemm_v1"
+TARGET_NAME = "vbgemm_v2"
 ADD_TARGET_NAME = "vbgemm_add_v2"  # on GPUs only; on the CPU XLA's loops are as fast
 SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # on GPUs only
 AVERAGES_TARGET_NAME = "vbgemm_averages_v1"  # on GPUs only
 QUANTIZE_TARGET_NAME = "vbgemm_quantize_v2"  # on GPUs only
 ROWS_BY_INDEX_TARGET_NAME = "vbgemm_rows_by_index_v1"  # on GPUs only
-RAGGED_TARGET_NAME = "vbgemm_ragged_v7"  # on RAGGED_PLATFORMS
+RAGGED_TARGET_NAME = "vbgemm_ragged_v8"  # on RAGGED_PLATFORMS
 GPU_PLATFORMS: tuple[str, ...] = ("cuda", "rocm")
 RAGGED_PLATFORMS = ("cpu", "cuda", "rocm")
 

@@ -126,7 +126,7 @@ def networks_of(reader: NetworkReader, networks: Any) -> tuple[list[str], list[l
             f"{reader.function}: networks is {shown(networks)}: it must be a list or a dict of networks; one network, "
             "or one stack of them, is a list of one"
         )
-    reader.check()
+    reader.check_options()
     keys = networks if isinstance(networks, Mapping) else range(len(networks))
     names = [f"networks[{key!r}]" for key in keys]
     return names, [reader.layers(name, networks[key]) for name, key in zip(names, keys, strict=True)]

@@ -66,7 +66,7 @@ class NetworkReader(NamedTuple):
     dtype: Any
     precision: Any
 
-    def check(self) -> None:
+    def check_options(self) -> None:
         """Raises ValueError or TypeError if an option is unknown."""
         for activation in (self.activation, self.final_activation):
             resolve_activation(self.function, activation)
@@ -122,7 +122,7 @@ class NetworkReader(NamedTuple):
                 others = [name for name in children if name not in (weights, addend)]
                 if others:
                     raise self._unknown(f"{path} has {', '.join(map(repr, others))} beside {weights!r}")
-                self._check_options(path, node)
+                self._check_layer_options(path, node)
                 kernel, bias = (children.get(name, ("", None))[1] for name in (weights, addend))
                 return [self._layer(path, kernel, bias, transposed)]
         functions = {name: Function(path + key, f) for name, (key, f) in children.items() if _is_function(f)}
@@ -144,8 +144,11 @@ class NetworkReader(NamedTuple):
         return items
 
     def _in_sequence(self, path: str, nodes: Sequence[Any], has_all: bool = False) -> list[Layer | Function]:
-        """The items of nodes that are applied one after another. A sequence that holds functions, or has `has_all` set,
-        holds all functions that are applied between its layers."""
+        """The items of nodes that are applied one after another.
+
+        If a node is a function, or with `has_all`, the nodes list all functions between layers. Then consecutive nodes
+        are separated by the entry of no function, so that no activation is added there.
+        """
         parts = [self._items(f"{path}[{i}]", node) for i, node in enumerate(nodes)]
         has_all = has_all or any(isinstance(part[0], Function) for part in parts if part)
         nothing: list[Layer | Function] = [Function(path, None)] if has_all else []
@@ -205,7 +208,7 @@ class NetworkReader(NamedTuple):
             )
         return layer
 
-    def _check_options(self, path: str, layer: Any) -> None:
+    def _check_layer_options(self, path: str, layer: Any) -> None:
         """Refuses layers that would not compute the product of input and kernel with this call's options."""
         if callable(layer) and not (_is_a(layer, "flax.nnx", "Linear") or _is_a(layer, "equinox.nn", "Linear")):
             raise self._unknown(f"{path} is a {type(layer).__name__}")

@@ -13,7 +13,7 @@ from jax_vbgemm._src.epilogue import Activation, resolve_activation
 from jax_vbgemm._src.networks.api import cast, if_one_network, networks_of
 from jax_vbgemm._src.networks.layers import Layer, NetworkReader
 from jax_vbgemm._src.ragged.api import ragged_dot, sizes_argument
-from jax_vbgemm._src.ragged.flat_rows import only_own_columns, stacked, width_of_lines
+from jax_vbgemm._src.ragged.flat_rows import only_own_columns, stacked, width_of_rows
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_id
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 from jax_vbgemm._src.ragged.select_rows import select_rows
@@ -139,7 +139,7 @@ def _on_own_columns(activation: Activation, sizes: jax.Array, widths: Sequence[i
         return activation
 
     def applied(y: jax.Array) -> jax.Array:
-        width_of_row = width_of_lines(y, sizes, widths)[:, None]
+        width_of_row = width_of_rows(y, sizes, widths)[:, None]
         result = jnp.zeros_like(y)
         for width in sorted(set(widths)):
             own = width_of_row == width

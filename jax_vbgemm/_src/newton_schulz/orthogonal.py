@@ -335,8 +335,8 @@ def _orthogonalized(
             elif packed is not None and not alone:
                 known = packed_norms(packed, members)
             by_kernel = preconditioning != "spectral" and not alone and implementation != "xla"
-            how = Iteration(gemm, preconditioning, eps, small_size() if by_kernel else 0, dtype, by_gram)
-            how = replace(how, result=target_dtype if narrow else None)
+            iteration = Iteration(gemm, preconditioning, eps, small_size() if by_kernel else 0, dtype, by_gram)
+            iteration = replace(iteration, result=target_dtype if narrow else None)
             factors = None
             if scales is not None and not narrow:
                 factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], leaf_dtype)
@@ -344,13 +344,13 @@ def _orthogonalized(
                 member_targets = None
                 if places is not None:
                     member_targets = [_moved(places[index], last) for index in members]
-                values = iterated(matrices, per_step, how, factors, known, member_targets)
+                values = iterated(matrices, per_step, iteration, factors, known, member_targets)
                 for index, value in zip(members, values, strict=True):
                     place = None if places is None else places[index]
                     if place is not None:
                         last[id(place.buffer)] = value.buffer
             else:
-                values = looped(matrices, steps, per_step[0], how, factors, known)
+                values = looped(matrices, steps, per_step[0], iteration, factors, known)
             for index, value in zip(members, values, strict=True):
                 found[index] = value
         for index in dtype_indices:  # all groups have written into the last buffers

@@ -50,35 +50,35 @@ class Iteration:
 
 
 def looped(
-    xs: list[Any], steps: jax.Array, row: Any, how: Iteration, factors: Any, norms: jax.Array | None
+    xs: list[Any], steps: jax.Array, row: Any, iteration: Iteration, factors: Any, norms: jax.Array | None
 ) -> list[jax.Array]:
     """The iteration with a traced number of steps, which all have the coefficients `row`. The last result is rounded
     to the iterates' dtype."""
     dtype = xs[0].dtype
-    further = replace(how, preconditioning=None, dtype=None, gram=False)
+    further = replace(iteration, preconditioning=None, dtype=None, gram=False)
 
-    def first(xs: list[Any]) -> list[jax.Array]:
-        return [x.astype(how.dtype or dtype) for x in iterated(xs, [row], how, norms=norms)]
+    def with_first_step(xs: list[Any]) -> list[jax.Array]:
+        return [x.astype(iteration.dtype or dtype) for x in iterated(xs, [row], iteration, norms=norms)]
 
-    def none(xs: list[Any]) -> list[jax.Array]:
-        return [x.astype(how.dtype or dtype) for x in iterated(xs, [], how)]
+    def without_steps(xs: list[Any]) -> list[jax.Array]:
+        return [x.astype(iteration.dtype or dtype) for x in iterated(xs, [], iteration)]
 
     def step(_: Any, xs: list[jax.Array]) -> list[jax.Array]:
         return iterated(xs, [row], further)
 
-    xs = jax.lax.fori_loop(1, steps, step, jax.lax.cond(steps > 0, first, none, xs))
+    xs = jax.lax.fori_loop(1, steps, step, jax.lax.cond(steps > 0, with_first_step, without_steps, xs))
     return multiplied([x.astype(dtype) for x in xs], factors)
 
 
 def iterated(
     matrices: Sequence[Any],
     coeffs: Sequence[Any],
-    how: Iteration,
+    iteration: Iteration,
     factors: Any = None,
     norms: jax.Array | None = None,
     into: Sequence[View | None] | None = None,
 ) -> list[Any]:
-    """The matrices after the steps, in their dtype or `how.result`.
+    """The matrices after the steps, in their dtype or `iteration.result`.
 
     Args:
       matrices: arrays and views of one dtype.
@@ -90,34 +90,34 @@ def iterated(
     dtype = matrices[0].dtype
     tall = [is_tall(x.shape) for x in matrices]
     wide = [not flag for flag in tall]
-    xs, divisors, deferred, units = _prepared(list(matrices), how, bool(coeffs), norms)
+    xs, divisors, deferred, units = _prepared(list(matrices), iteration, bool(coeffs), norms)
     # optax uses X X^T, not X X^H, in the first step of "schatten".
-    transposed = how.preconditioning == "schatten" and jnp.issubdtype(dtype, jnp.complexfloating)
-    rescaled = how.preconditioning in ("aol", "schatten")
+    transposed = iteration.preconditioning == "schatten" and jnp.issubdtype(dtype, jnp.complexfloating)
+    rescaled = iteration.preconditioning in ("aol", "schatten")
     for segment in _segments(
-        coeffs, how, transposed, dtype, (None if rescaled else deferred, deferred, units), factors
+        coeffs, iteration, transposed, dtype, (None if rescaled else deferred, deferred, units), factors
     ):
         conjugate = not (segment.is_first and transposed)
         others = [x.conj() if conjugate and jnp.iscomplexobj(x) else x for x in xs]
         symmetric = not (conjugate and jnp.iscomplexobj(xs[0]))  # or Hermitian
-        gemm = functools.partial(how.gemm, symmetric=symmetric)
+        gemm = functools.partial(iteration.gemm, symmetric=symmetric)
         grams = gemm(xs, others, alpha=segment.numbers.gram, transpose_a=tall, transpose_b=wide)
         if segment.is_first and rescaled:
-            rescale = rescale_aol if how.preconditioning == "aol" else rescale_schatten
+            rescale = rescale_aol if iteration.preconditioning == "aol" else rescale_schatten
             pending = [1.0] * len(xs) if deferred is None else deferred
             pairs = [rescale(*parts) for parts in zip(xs, grams, tall, divisors, pending, strict=True)]
             xs, grams = [x for x, _ in pairs], [a for _, a in pairs]
-        bs = _product(grams, segment, how.small, gemm)
+        bs = _product(grams, segment, iteration.small, gemm)
         # A tall X is iterated as its transpose: (B X^T)^T = X B^T.
         left = [x if flag else b for x, b, flag in zip(xs, bs, tall, strict=True)]
         right = [b if flag else x for x, b, flag in zip(xs, bs, tall, strict=True)]
         added = {} if segment.whole else {"Cs": xs, "beta": segment.numbers.beta}
         options = {"transpose_b": tall, "into": into if segment.is_last else None}
         options["preferred_element_type"] = segment.dtype
-        xs = how.gemm(left, right, alpha=segment.numbers.alpha, **added, **options)
+        xs = iteration.gemm(left, right, alpha=segment.numbers.alpha, **added, **options)
     if not coeffs:
         xs = multiplied(xs, factors)
-    return [x if is_view(x) else x.astype(how.result or dtype) for x in xs]
+    return [x if is_view(x) else x.astype(iteration.result or dtype) for x in xs]
 
 
 class _Step(NamedTuple):
@@ -155,7 +155,12 @@ class _Segment(NamedTuple):
 
 
 def _segments(
-    coeffs: Sequence[Any], how: Iteration, transposed: bool, dtype: Any, divisors: tuple[Any, Any, Any], factors: Any
+    coeffs: Sequence[Any],
+    iteration: Iteration,
+    transposed: bool,
+    dtype: Any,
+    divisors: tuple[Any, Any, Any],
+    factors: Any,
 ) -> list[_Segment]:
     """The segments of all steps; all factors that are traced are views of one vector.
 
@@ -163,8 +168,8 @@ def _segments(
     which the square root of that matrix is held larger. dtype: that of the matrices.
     """
     product_divisor, gram_divisor, units = divisors
-    lengths = segments(len(coeffs), first=1 if transposed else 2) if how.gram else [1] * len(coeffs)
-    iterates = how.dtype or dtype
+    lengths = segments(len(coeffs), first=1 if transposed else 2) if iteration.gram else [1] * len(coeffs)
+    iterates = iteration.dtype or dtype
     found = []
     for end, length in zip(np.cumsum(lengths), lengths, strict=True):
         is_first, is_last = end == length, end == len(coeffs)
@@ -175,8 +180,8 @@ def _segments(
             root = 1 / (gram_divisor / unit)  # XLA would otherwise reassociate (unit scale) (unit scale)
             square = root * root
         result_type = iterates
-        if is_last and how.dtype is not None:
-            result_type = how.result or result_dtype(how.dtype, dtype)
+        if is_last and iteration.dtype is not None:
+            result_type = iteration.result or result_dtype(iteration.dtype, dtype)
         # A C of another dtype than the result would have to be converted first.
         whole = length > 1 or result_type != iterates
         rows = coeffs[end - length : end]
@@ -263,7 +268,7 @@ def _plus_identity(zs: Sequence[jax.Array], number: Any, small: int) -> list[jax
 
 
 def _prepared(
-    xs: list[Any], how: Iteration, has_steps: bool, norms: jax.Array | None
+    xs: list[Any], iteration: Iteration, has_steps: bool, norms: jax.Array | None
 ) -> tuple[list[Any], list[Any], Any, Any]:
     """The matrices before their first product, the divisor of each for "aol" and "schatten", the divisor of each that
     is still to be applied (None: 1), and the power of two by which the square root of the first A is held larger.
@@ -273,21 +278,21 @@ def _prepared(
     norm is finite although X X^H overflows, and one that is rounded to another dtype, in which it may not be held.
     """
     divisors: list[Any] = [1.0] * len(xs)
-    method = how.preconditioning
+    method = iteration.preconditioning
     if method is None or not (has_steps or method in ("frobenius", "spectral")):
         return xs, divisors, None, 1
-    if has_steps and how.dtype is not None:
-        return _rounded(xs, how, norms)
+    if has_steps and iteration.dtype is not None:
+        return _rounded(xs, iteration, norms)
     deferred = [i for i, x in enumerate(xs) if x.ndim == 2 and has_steps and method != "spectral"]
     for i in set(range(len(xs))) - set(deferred):
-        divisors[i] = divisors_of(norm_of(xs[i], method), method, how.eps)
+        divisors[i] = divisors_of(norm_of(xs[i], method), method, iteration.eps)
         root = 1 / jnp.sqrt(divisors[i])[..., None, None]  # multiplied by twice, as 1 / divisor may be subnormal
         xs[i] = times(xs[i], root, root)
     if not deferred:
         return xs, divisors, None, 1
     if norms is None:
-        norms = norms_of([xs[i] for i in deferred], how.small)
-    late_values = divisors_of(norms, method, how.eps)
+        norms = norms_of([xs[i] for i in deferred], iteration.small)
+    late_values = divisors_of(norms, method, iteration.eps)
     late_divisors = late_values
     if len(deferred) < len(xs):
         late_divisors = jnp.ones(len(xs), late_values.dtype).at[np.array(deferred)].set(late_values)
@@ -298,13 +303,13 @@ def _prepared(
     return xs, divisors, late_divisors, 2 if method == "frobenius" else 1
 
 
-def _rounded(xs: list[Any], how: Iteration, norms: jax.Array | None) -> tuple[list[Any], list[Any], Any, Any]:
-    """`_prepared` for matrices that are divided in their own dtype and then rounded to `how.dtype`.
+def _rounded(xs: list[Any], iteration: Iteration, norms: jax.Array | None) -> tuple[list[Any], list[Any], Any, Any]:
+    """`_prepared` for matrices that are divided in their own dtype and then rounded to `iteration.dtype`.
 
     Divided by its Frobenius norm, a matrix of m rows has singular values of about m^-1/2, whose squares times 1 / m are
     the elements of A. float16 would lose them: X is held about sqrt(m) times as large, and A m times.
     """
-    method: Any = how.preconditioning
+    method: Any = iteration.preconditioning
     alone = [i for i, x in enumerate(xs) if x.ndim > 2 or method == "spectral"]
     matrices = sorted(set(range(len(xs))) - set(alone))
     # For every method except "spectral", sums of squares of X are at most 4 units^2.
@@ -312,12 +317,12 @@ def _rounded(xs: list[Any], how: Iteration, norms: jax.Array | None) -> tuple[li
     divisors: list[Any] = [None] * len(xs)
     rounded: list[Any] = [None] * len(xs)
     for i in alone:
-        divisors[i] = divisors_of(norm_of(xs[i], method), method, how.eps) / 2.0 ** exponents[i]
+        divisors[i] = divisors_of(norm_of(xs[i], method), method, iteration.eps) / 2.0 ** exponents[i]
         root = 1 / jnp.sqrt(divisors[i])[..., None, None]  # multiplied by twice, as 1 / divisor may be subnormal
-        rounded[i] = times(dense(xs[i]), root, root, dtype=how.dtype)
+        rounded[i] = times(dense(xs[i]), root, root, dtype=iteration.dtype)
     if matrices:
-        norms = norms_of([xs[i] for i in matrices], how.small) if norms is None else norms
-        of_matrices = divisors_of(norms, method, how.eps) / np.array(
+        norms = norms_of([xs[i] for i in matrices], iteration.small) if norms is None else norms
+        of_matrices = divisors_of(norms, method, iteration.eps) / np.array(
             [2.0 ** exponents[i] for i in matrices], norms.dtype
         )
         factors = 1 / of_matrices
@@ -325,14 +330,14 @@ def _rounded(xs: list[Any], how: Iteration, norms: jax.Array | None) -> tuple[li
             for place, i in enumerate(matrices):
                 divisors[i] = of_matrices[place]
         # In one call, except for views, which XLA reads in place.
-        together = [place for place, i in enumerate(matrices) if how.small and not is_view(xs[i])]
+        together = [place for place, i in enumerate(matrices) if iteration.small and not is_view(xs[i])]
         given = [xs[matrices[place]] for place in together]
         known_factors = factors if len(given) == len(matrices) else factors[np.array(together, int)]
-        for place, x in zip(together, add_scaled(given, given, known_factors, 0, dtype=how.dtype), strict=True):
+        for place, x in zip(together, add_scaled(given, given, known_factors, 0, dtype=iteration.dtype), strict=True):
             rounded[matrices[place]] = x
         for place in set(range(len(matrices))) - set(together):
             i = matrices[place]
-            rounded[i] = times(dense(xs[i]), factors[place], dtype=how.dtype)
+            rounded[i] = times(dense(xs[i]), factors[place], dtype=iteration.dtype)
     units = np.array([2.0**exponent for exponent in exponents], accumulator(xs[0].dtype))
     return rounded, divisors, units if method == "frobenius" else None, units
 

@@ -359,7 +359,9 @@ def muon(
     # The dual norm and the neurons' averages need unscaled results, and cautious weight decay needs whole updates.
     if normuon_beta2 is not None:
         neuron_transform = scale_by_normuon(normuon_beta2, weight_dimension_numbers=partition.numbers, split=split)
-        matrix_transform = optax.chain(parts[0], placement.checked(neuron_transform, "normuon_beta2"), *parts[1:])
+        matrix_transform = optax.chain(
+            parts[0], placement.refusing_slices(neuron_transform, "normuon_beta2"), *parts[1:]
+        )
     elif adaptive or cautious:
         matrix_transform = optax.chain(*parts)
     else:

@@ -61,7 +61,7 @@ class Placement:
                 "needs the whole: use jax.jit in place of shard_map"
             )
 
-    def checked(self, transformation: optax.GradientTransformation, why: str) -> optax.GradientTransformation:
+    def refusing_slices(self, transformation: optax.GradientTransformation, why: str) -> optax.GradientTransformation:
         """The transformation, which refuses slices of parameters."""
 
         def update(updates: Any, state: Any, params: Any = None) -> Any:

@@ -74,7 +74,7 @@ def winner_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalo
     return None if winner is None else str(winner["winner"])
 
 
-def check(file: Path) -> None:
+def check_file(file: Path) -> None:
     """Raises the errors of `store` early, before anything is measured."""
     with _locked(file):
         _kept(file)

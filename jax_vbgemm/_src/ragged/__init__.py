@@ -12,8 +12,9 @@ With R for the first form and K for the second (transposes are flags, or exchang
     D = K(L, C):   dL = R(C, dD^T)        dC = R(L, dD)
 
 vmap gives the mapped operands a leading batch dimension. Batch dimensions broadcast, as in jnp.matmul, so that any
-subset of operands may be mapped, the group sizes included, and operands that are not mapped are not copied. A custom
-call takes two batch strides for each operand; deeper broadcasting is materialised.
+subset of operands may be mapped, the group sizes included. A custom call has no batch dimensions: a batch is one
+product of the rows and matrices of all entries (batches.py), which is one launch on a GPU. Rows and weights that all
+entries share are not copied.
 
 Bias, activation and row scale are the epilogue of ragged rows. A derivative that needs the sums before the activation
 computes them once without the epilogue, which is then elementwise work of XLA; the bias of each row is a ragged product
@@ -28,6 +29,7 @@ with a column of ones.
     accumulate.py a product whose derivative adds the gradient of its weights to an accumulator
     select_rows.py sums of rows selected by index, whose transpose is again a selection
     choice.py     what computes a product: which parts XLA, and which kernel the rest
+    batches.py    a batch as one product
     plan.py       by which kernel and which tiles a GPU computes a product
     reference.py  its definition in jnp, used on platforms and for dtypes without a kernel
     lowering.py   the parts that were chosen, around the custom call (csrc/ragged_call.h)

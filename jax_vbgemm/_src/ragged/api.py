@@ -19,7 +19,7 @@ from jax_vbgemm._src.ragged.indices import clamp, reported
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 from jax_vbgemm._src.ragged.scaled_factors import (
-    checked,
+    checked_scaled,
     dtype_beside_scaled,
     dtype_of_scaled_product,
     is_mixed,
@@ -157,7 +157,7 @@ def ragged_dot(
         precision = canonical_precision(precision)
         check_options(name, precision, None)
         lhs, rhs = (
-            checked(name, argument, x) if isinstance(x, Scaled) else as_array(name, argument, x)
+            checked_scaled(name, argument, x) if isinstance(x, Scaled) else as_array(name, argument, x)
             for argument, x in (("lhs", lhs), ("rhs", rhs))
         )
         precision, fast_accumulation = precision_of_scaled_product(name, ("lhs", "rhs"), lhs, rhs, precision)

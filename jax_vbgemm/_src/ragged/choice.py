@@ -17,6 +17,7 @@ from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.native.arithmetic import ARITHMETICS, DTYPES, arithmetic_of
 from jax_vbgemm._src.planner import kind_of
 from jax_vbgemm._src.ragged import composed, plan
+from jax_vbgemm._src.ragged.batches import as_one
 from jax_vbgemm._src.ragged.primitive import OPERANDS, SCALED, Ragged, RaggedSizes, Shape, batch_of, sizes_of
 from jax_vbgemm._src.util import compat
 
@@ -99,6 +100,8 @@ def _reasons(
             reasons["scales"] = lacks
         elif ragged.epilogue.gated and sizes.rhs_column_blocks not in (None, 1, sizes.columns) and sizes.n % SCALED:
             reasons["scales"] = f"a block of {SCALED} columns has some of both halves"
+        elif ragged.contraction and math.prod(sizes.batch) > 1 and sizes.m % SCALED:
+            reasons["scales"] = f"a block of {SCALED} rows has some of two entries of the batch"
     if ragged.epilogue.gated and not pipelined:
         reasons["gates"] = lacks
     if ragged.halves != "none" and not pipelined:
@@ -166,7 +169,7 @@ def _counts(sizes: RaggedSizes) -> Shape:
 
 def _why_no_sizes(sizes: RaggedSizes) -> str | None:
     """The reason why a kernel cannot take these sizes; None if it can."""
-    stated = (*_counts(sizes), sizes.columns, math.prod(sizes.batch), sizes.lhs_rows)
+    stated = (*sizes.batch, *_counts(as_one(sizes)), sizes.columns, as_one(sizes).lhs_rows)
     if 0 in stated:
         return "nothing is to be multiplied"
     if max(stated) > _core.RAGGED_MOST_SIZE:
@@ -193,9 +196,10 @@ def _planned(
 ) -> plan.RaggedPlan | None:
     """The plan on a GPU, for the typical group, or for the average one where the caller gave no hint."""
     rows = sizes.m // sizes.total_groups if ragged.typical_rows is None else ragged.typical_rows
+    whole = as_one(sizes)
     product = plan.Product(
-        ragged.contraction, ragged.transpose_rhs, ragged.epilogue.gated, sizes.m, sizes.k, sizes.columns, ragged.groups,
-        sizes.total_groups, rows, dtypes.rhs.name if ragged.is_mixed else None,
+        ragged.contraction, ragged.transpose_rhs, ragged.epilogue.gated, whole.m, sizes.k, sizes.columns, whole.groups,
+        whole.total_groups, rows, dtypes.rhs.name if ragged.is_mixed else None,
     )  # fmt: skip
     # An exported program may run on another device than the one for which it is planned.
     named = backends.named_target()

@@ -1,9 +1,9 @@
 """Flat rows (rows of different lengths, one after another without gaps in a one-dimensional array), and matrices of
 different shapes.
 
-`ragged_dot` takes rows of one length and matrices of one shape. So flat rows become lines of the longest row's length
-before it and flat rows again after it, and matrices are padded by zeros. Padding is removed by index and mask, never
-by multiplication with 0, so that no NaN or infinity gets out of it.
+`ragged_dot` takes rows of one length and matrices of one shape. So flat rows are padded to the longest row's length
+before it and become flat rows again after it, and matrices are padded by zeros. Padding is removed by index and mask,
+never by multiplication with 0, so that no NaN or infinity gets out of it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def stacked(matrices: Sequence[jax.Array], *, columns: int = 0, rows: int = 0) -
     return jnp.stack([jnp.pad(x, ((0, k - x.shape[0]), (0, n - x.shape[1]))) for x in matrices])
 
 
-def only_own_columns(lines: jax.Array, group_sizes: jax.Array, widths: Sequence[int]) -> jax.Array:
-    """Lines (rows, columns) with zeros beyond the width of each line's group; lines after the last group stay."""
-    own = lax.iota(jnp.int32, lines.shape[1])[None] < width_of_lines(lines, group_sizes, widths)[:, None]
-    return jnp.where(own, lines, jnp.zeros((), lines.dtype))
+def only_own_columns(padded: jax.Array, group_sizes: jax.Array, widths: Sequence[int]) -> jax.Array:
+    """Padded rows (rows, columns) with zeros beyond the width of each row's group; rows after the last group stay."""
+    own = lax.iota(jnp.int32, padded.shape[1])[None] < width_of_rows(padded, group_sizes, widths)[:, None]
+    return jnp.where(own, padded, jnp.zeros((), padded.dtype))
 
 
-def width_of_lines(lines: jax.Array, group_sizes: jax.Array, widths: Sequence[int]) -> jax.Array:
-    """(rows,): the width of each line's group; arbitrary for lines after the last group."""
-    rows = rows_of_groups(group_sizes, None, lines.shape[0], len(widths))
-    return jnp.array(widths, jnp.int32)[group_of(lax.iota(jnp.int32, lines.shape[0]), rows.end)]
+def width_of_rows(padded: jax.Array, group_sizes: jax.Array, widths: Sequence[int]) -> jax.Array:
+    """(rows,): the width of each row's group; arbitrary for rows after the last group."""
+    rows = rows_of_groups(group_sizes, None, padded.shape[0], len(widths))
+    return jnp.array(widths, jnp.int32)[group_of(lax.iota(jnp.int32, padded.shape[0]), rows.end)]
 
 
 def whole_rows(group_sizes: jax.Array, widths: np.ndarray, elements: Any, count: Any) -> jax.Array:
@@ -55,8 +55,8 @@ def whole_rows(group_sizes: jax.Array, widths: np.ndarray, elements: Any, count:
     return jnp.where(widths == 0, sizes, jnp.minimum(sizes, (most - begin) // width))
 
 
-def to_lines(x: jax.Array, group_sizes: jax.Array, widths: np.ndarray, count: Any) -> jax.Array:
-    """Flat rows, which all lie in x, as lines (count, widest), with zeros beyond each group's width and after the
+def to_padded_rows(x: jax.Array, group_sizes: jax.Array, widths: np.ndarray, count: Any) -> jax.Array:
+    """Flat rows, which all lie in x, as an array (count, widest), with zeros beyond each group's width and after the
     last row."""
     widest = int(widths.max())
     if np.ptp(widths) == 0 and compat.certainly(lambda: x.shape[0] >= count * widest):
@@ -65,14 +65,14 @@ def to_lines(x: jax.Array, group_sizes: jax.Array, widths: np.ndarray, count: An
     return x.at[place].get(mode="fill", fill_value=0, unique_indices=True)
 
 
-def to_flat_rows(lines: jax.Array, group_sizes: jax.Array, widths: np.ndarray, size: Any) -> jax.Array:
-    """The inverse of `to_lines`: flat rows in an array of `size` elements, and zeros after the last row."""
-    place = _places(group_sizes, widths, lines.shape[0], size)
-    return jnp.zeros((size,), lines.dtype).at[place].set(lines, mode="drop", unique_indices=True)
+def to_flat_rows(padded: jax.Array, group_sizes: jax.Array, widths: np.ndarray, size: Any) -> jax.Array:
+    """The inverse of `to_padded_rows`: flat rows in an array of `size` elements, and zeros after the last row."""
+    place = _places(group_sizes, widths, padded.shape[0], size)
+    return jnp.zeros((size,), padded.dtype).at[place].set(padded, mode="drop", unique_indices=True)
 
 
 def _places(group_sizes: jax.Array, widths: np.ndarray, count: Any, size: Any) -> jax.Array:
-    """The index of each element of the lines (count, widest) in the flat array; `size` if it does not exist."""
+    """The index in the flat array of each element of the padded rows (count, widest); `size` if it does not exist."""
     _refuse_large(size)
     rows = rows_of_groups(group_sizes, None, count, len(widths))
     width = jnp.asarray(widths)

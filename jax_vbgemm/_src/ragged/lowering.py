@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -17,9 +18,9 @@ from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.native import backends
 from jax_vbgemm._src.problem import LARGEST_SIZE
-from jax_vbgemm._src.ragged import composed, plan, reference
+from jax_vbgemm._src.ragged import batches, composed, plan, reference
 from jax_vbgemm._src.ragged.choice import FactorDtypes, LoweredProgram, choose, kind_on
-from jax_vbgemm._src.ragged.primitive import CALL, HALVES, OPERANDS, Ragged, Shape, ragged_dot_p, sizes_of
+from jax_vbgemm._src.ragged.primitive import CALL, HALVES, OPERANDS, Ragged, ragged_dot_p, sizes_of
 from jax_vbgemm._src.util import compat
 
 
@@ -47,47 +48,11 @@ def _lower_elsewhere(ctx: Any, *operands: Any, ragged: Ragged) -> Any:
     return _lower(" or ".join(ctx.module_context.platforms), ctx, *operands, ragged=ragged)
 
 
-def collapsed(batch: Shape, operands: Sequence[Shape]) -> list[Shape] | None:
-    """Each operand's batch dimensions after merging dimensions that the same operands share; None if more than two
-    remain.
-
-    `operands`: the batch dimensions of each operand, aligned with those of the call at the last dimension; an operand
-    is shared along a dimension that it lacks or where it has size 1.
-    """
-    aligned = [(1,) * (len(batch) - len(shape)) + tuple(shape) for shape in operands]
-    counts: list[int] = []
-    owners: list[list[bool]] = []  # for each remaining dimension: the operands that have it
-    for axis, size in enumerate(batch):
-        if size == 1:
-            continue
-        here = [shape[axis] != 1 for shape in aligned]
-        if owners and owners[-1] == here:
-            counts[-1] *= size
-        else:
-            counts.append(size)
-            owners.append(here)
-    if len(counts) > 2:
-        return None
-    dense = [[size if here[i] else 1 for size, here in zip(counts, owners, strict=True)] for i in range(len(operands))]
-    return [tuple(sizes) if any(size > 1 for size in sizes) else () for sizes in dense]
-
-
 def _call(operands: Sequence[jax.Array], platform: str, ragged: Ragged, planned: plan.RaggedPlan | None) -> jax.Array:
     sizes = sizes_of([operand.shape for operand in operands], ragged)
     result, dtype = sizes.result(ragged), operands[0].dtype
     given = dict(zip(ragged.names, operands, strict=True))
-    ranks = ragged.core_ranks()
-    if "accumulator" in given:  # its memory becomes the result's
-        given["accumulator"] = jnp.broadcast_to(given["accumulator"], result)
-    leading = [x.shape[: x.ndim - rank] for x, rank in zip(given.values(), ranks, strict=True)]
-    batches = collapsed(sizes.batch, [*leading, sizes.batch])
-    if batches is None:
-        for (name, x), rank in zip(given.items(), ranks, strict=True):
-            given[name] = jnp.broadcast_to(x, (*sizes.batch, *x.shape[x.ndim - rank :]))
-        batches = collapsed(sizes.batch, [sizes.batch] * (len(given) + 1))
-        assert batches is not None
-    for (name, x), rank, batch in zip(given.items(), ranks, batches, strict=False):
-        given[name] = x.reshape((*batch, *x.shape[x.ndim - rank :]))
+    given = batches.operands_as_one(given, sizes, ragged)
     if "group_offset" in given:
         # Offsets saturate: beyond this limit no group has weights, whatever the exact offset is.
         limit = LARGEST_SIZE // 2
@@ -100,8 +65,7 @@ def _call(operands: Sequence[jax.Array], platform: str, ragged: Ragged, planned:
         "index": np.int32,
     }
     buffers = [given[name] if name in given else jnp.zeros((0,), dtypes[OPERANDS[name].type]) for name in CALL]
-    core = result[len(sizes.batch) :]
-    results = [jax.ShapeDtypeStruct((*batches[-1], *core), ragged.out_dtype)]
+    results = [jax.ShapeDtypeStruct(batches.as_one(sizes).result(ragged), ragged.out_dtype)]
     if planned and planned.workspace:
         results.append(jax.ShapeDtypeStruct((planned.workspace,), np.uint8))
     aliases = {CALL.index("accumulator"): 0} if "accumulator" in given else {}
@@ -116,6 +80,7 @@ def _call(operands: Sequence[jax.Array], platform: str, ragged: Ragged, planned:
         halves=np.int64(HALVES.index(ragged.halves)),
         fast_accumulation=np.bool_(ragged.fast_accumulation),
         undefined_rest=np.bool_(ragged.undefined_rest),
+        entries=np.int64(math.prod(sizes.batch)),
         **(planned or plan.NONE).attributes(),
         catalogue=np.int64(_core.catalogue_hash()),
     )

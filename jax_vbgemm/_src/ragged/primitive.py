@@ -156,6 +156,7 @@ class RaggedSizes(NamedTuple):
     columns: Any
     groups: Any
     total_groups: Any
+    rhs_groups: Any
     lhs_columns: Any
     rhs_k: Any
     rhs_columns: Any
@@ -194,6 +195,7 @@ def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> RaggedSizes:
         columns=columns,
         groups=ragged.groups,
         total_groups=of["group_sizes"][-1],
+        rhs_groups=ragged.groups,
         lhs_columns=lhs_columns,
         rhs_k=k // 2 if ragged.halves == "k" else k,
         rhs_columns=rhs_columns,

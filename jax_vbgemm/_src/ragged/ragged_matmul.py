@@ -13,7 +13,7 @@ from jax_vbgemm._src.matmul.packed import unpacked
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.view import dense, is_view
 from jax_vbgemm._src.ragged.api import sizes_argument
-from jax_vbgemm._src.ragged.flat_rows import stacked, to_flat_rows, to_lines, whole_rows
+from jax_vbgemm._src.ragged.flat_rows import stacked, to_flat_rows, to_padded_rows, whole_rows
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
 from jax_vbgemm._src.util import compat
 from jax_vbgemm._src.util.arguments import as_array, refuse_explicit_axes
@@ -151,5 +151,5 @@ def _multiplied(operands: list[jax.Array], product: Ragged, ks: np.ndarray, ns: 
     # Rows that do not lie completely in x are removed before anything is multiplied: zeros in its place would still be
     # multiplied by the matrix of its group, which may hold NaN.
     sizes = whole_rows(group_sizes, ks, x.size, rows)
-    y = bind([to_lines(x, sizes, ks, rows), stacked(matrices), sizes], product)
+    y = bind([to_padded_rows(x, sizes, ks, rows), stacked(matrices), sizes], product)
     return to_flat_rows(y, sizes, ns, size) if is_flat else y

@@ -23,7 +23,7 @@ MIXED = ("int8", "int4", "float8_e4m3fn")
 """The dtypes of weights beside rows of 16 bits."""
 
 
-def checked(name: str, argument: str, x: Scaled) -> Scaled:
+def checked_scaled(name: str, argument: str, x: Scaled) -> Scaled:
     """A Scaled of arrays; ValueError or TypeError where its parts do not fit each other, as after a transformation of
     its leaves."""
     values = x.values if isinstance(x.values, View) else as_array(name, f"{argument}.values", x.values)

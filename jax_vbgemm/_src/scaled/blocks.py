@@ -29,7 +29,7 @@ SIDE: int = _core.RAGGED_SCALED
 """The columns, and except in blocks of a single row the rows, of the kernel's blocks (csrc/gpu/host/quantize_launch.h).
 """
 # The kernel's columns, and the rows that it transposes, must be multiples of this.
-_PIECE, _TRANSPOSED_PIECE = 8, 16
+_COLUMN_MULTIPLE, _ROW_MULTIPLE = 8, 16
 
 
 def scales_of(x: jax.Array, dtype: str, block: tuple[int, ...]) -> jax.Array:
@@ -138,16 +138,16 @@ def quantized(
     # The last one is an array whose dtype selects the kernel (array_kernels.define).
     names = tuple(sorted(given, key=lambda name: name in ("x", "sums")))
     ordered = compat.unite_varying([given[name] for name in names])
-    how = Quantization(dtype, names, form, activation, of_rows, in_rows, in_columns, value_rows)
+    quantization = Quantization(dtype, names, form, activation, of_rows, in_rows, in_columns, value_rows)
     shapes = {name: value.shape for name, value in zip(names, ordered, strict=True)}
     columns = shapes["x"][-1] if "x" in shapes else shapes["sums"][-1] // 2
     rows = shapes["index"][0] if "index" in shapes else shapes["x" if "x" in shapes else "sums"][-2]
-    fits = columns % (SIDE if form == "gated_gradient" else _PIECE) == 0
-    fits &= not in_columns or rows % _TRANSPOSED_PIECE == 0
+    fits = columns % (SIDE if form == "gated_gradient" else _COLUMN_MULTIPLE) == 0
+    fits &= not in_columns or rows % _ROW_MULTIPLE == 0
     has_gate = form == "plain" or activation in GATES
     plain = not any(map(compat.explicit_axes, ordered))
-    found = iter((quantize_p.bind if fits and has_gate and plain else _xla_form)(*ordered, how=how))
-    return Rounded(*(next(found) if yes else None for yes in how.wanted))
+    found = iter((quantize_p.bind if fits and has_gate and plain else _xla_form)(*ordered, quantization=quantization))
+    return Rounded(*(next(found) if yes else None for yes in quantization.wanted))
 
 
 def gated(sums: jax.Array, row_scale: jax.Array | None, activation: str | None) -> jax.Array:
@@ -156,8 +156,8 @@ def gated(sums: jax.Array, row_scale: jax.Array | None, activation: str | None) 
     return value if row_scale is None else row_scale[..., None] * value
 
 
-def _xla_form(*operands: jax.Array, how: Quantization) -> list[jax.Array]:
-    given = dict(zip(how.given, operands, strict=True))
+def _xla_form(*operands: jax.Array, quantization: Quantization) -> list[jax.Array]:
+    given = dict(zip(quantization.given, operands, strict=True))
     index, place = given.get("index"), given.get("place")
 
     def rows_of(x: Any) -> Any:
@@ -170,22 +170,22 @@ def _xla_form(*operands: jax.Array, how: Quantization) -> list[jax.Array]:
     def placed(x: Any) -> Any:
         if place is None:
             return x
-        count: Any = how.value_rows
+        count: Any = quantization.value_rows
         empty = jnp.zeros((*x.shape[:-2], count, x.shape[-1]), x.dtype)
         return empty.at[..., jnp.where(place < 0, count, place), :].set(x, mode="drop")
 
     x, sums, scale = (rows_of(given.get(name)) for name in ("x", "sums", "row_scale"))
     scale = None if scale is None else scale[None]  # of one matrix
     partials = None
-    if how.form == "gated":
-        x = gated(sums, scale, how.activation).astype(sums.dtype)
-    elif how.form == "gated_gradient":
+    if quantization.form == "gated":
+        x = gated(sums, scale, quantization.activation).astype(sums.dtype)
+    elif quantization.form == "gated_gradient":
         wide = x.astype(np.float32)
-        value, back = jax.vjp(lambda sums: gated(sums, None, how.activation), sums)
+        value, back = jax.vjp(lambda sums: gated(sums, None, quantization.activation), sums)
         (x,) = back(wide if scale is None else scale[..., None] * wide)
         partials = placed(split((wide * value)[0], (1, SIDE)).sum(axis=(1, 3)))
     row_block, square = (1, 1, SIDE), (1, SIDE, SIDE)
-    wanted, dtype = how.wanted, how.dtype
+    wanted, dtype = quantization.wanted, quantization.dtype
     row_scales: Any = scales_of(x, dtype, row_block) if wanted.row_scales else None
     block_scales: Any = scales_of(x, dtype, square) if wanted.block_scales else None
     values = transposed = None
@@ -205,32 +205,32 @@ def _xla_form(*operands: jax.Array, how: Quantization) -> list[jax.Array]:
     return [result for result in results if result is not None]
 
 
-def _kernel_form(*operands: jax.Array, how: Quantization) -> list[jax.Array]:
-    given = dict(zip(how.given, operands, strict=True))
-    shapes = iter(jax.eval_shape(partial(_xla_form, how=how), *operands))
-    dtypes: Any = Rounded(how.dtype, how.dtype, np.float32, np.float32, np.float32)
+def _kernel_form(*operands: jax.Array, quantization: Quantization) -> list[jax.Array]:
+    given = dict(zip(quantization.given, operands, strict=True))
+    shapes = iter(jax.eval_shape(partial(_xla_form, quantization=quantization), *operands))
+    dtypes: Any = Rounded(quantization.dtype, quantization.dtype, np.float32, np.float32, np.float32)
     results = [
         next(shapes) if yes else jax.ShapeDtypeStruct((0,), dtype)
-        for yes, dtype in zip(how.wanted, dtypes, strict=True)
+        for yes, dtype in zip(quantization.wanted, dtypes, strict=True)
     ]
     absent: dict[str, Any] = {"x": operands[-1].dtype, "sums": operands[-1].dtype, "row_scale": np.float32}
     buffers = [given[name] if name in given else jnp.zeros((0,), absent.get(name, np.int32)) for name in OPERANDS]
     found = jax.ffi.ffi_call(backends.QUANTIZE_TARGET_NAME, results)(
         *buffers,
-        form=np.int64(FORMS.index(how.form)),
-        activation=np.int64(activation_number(how.activation)),
-        of_rows=np.bool_(how.of_rows),
+        form=np.int64(FORMS.index(quantization.form)),
+        activation=np.int64(activation_number(quantization.activation)),
+        of_rows=np.bool_(quantization.of_rows),
     )
-    return [result for result, yes in zip(found, how.wanted, strict=True) if yes]
+    return [result for result, yes in zip(found, quantization.wanted, strict=True) if yes]
 
 
 quantize_p = jex_core.Primitive("quantize")
 
 
 @quantize_p.def_abstract_eval
-def _abstract_eval(*operands: Any, how: Quantization) -> list[Any]:
+def _abstract_eval(*operands: Any, quantization: Quantization) -> list[Any]:
     plain = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands]
-    results = jax.eval_shape(partial(_xla_form, how=how), *plain)
+    results = jax.eval_shape(partial(_xla_form, quantization=quantization), *plain)
     return [compat.shaped_array(result.shape, result.dtype, operands) for result in results]
 
 

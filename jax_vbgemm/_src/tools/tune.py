@@ -28,7 +28,7 @@ from jax_vbgemm._src.planner.model.tile_families import worth_trying
 from jax_vbgemm._src.planner.papers.uniform import Uniform
 from jax_vbgemm._src.planner.registry import REGISTERED
 from jax_vbgemm._src.planner.search.makespan import Makespan, narrower_searches
-from jax_vbgemm._src.planner.tuned import OFF, VARIABLE, cache_file, check, key_of, store, with_arithmetic
+from jax_vbgemm._src.planner.tuned import OFF, VARIABLE, cache_file, check_file, key_of, store, with_arithmetic
 from jax_vbgemm._src.problem import Problem, ProblemSizes, problems_of
 from jax_vbgemm._src.tools.timing import seconds_in_loop
 from jax_vbgemm._src.util.shown import shown
@@ -134,7 +134,7 @@ def tune(
     file = cache_file() if cache is None else Path(cache).expanduser()
     if file is None:
         raise ValueError(f"autotune: {VARIABLE} is {OFF!r} and there is no cache=: nowhere to keep the winner")
-    check(file)
+    check_file(file)
     kept = with_arithmetic(problems_of(problems))
     if not kept:
         raise ValueError("autotune: problems has none with any arithmetic")

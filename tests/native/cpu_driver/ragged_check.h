@@ -1,4 +1,4 @@
-// Checks random ragged calls against float64: group sizes of any value, windows of the groups, and batches that share operands. Operands
+// Checks random ragged calls against float64: group sizes of any value, windows of the groups, and batches that share factors. Operands
 // and results are in memory that ends where an unmapped page begins.
 #pragma once
 #include <algorithm>
@@ -125,9 +125,6 @@ class RandomRagged {
         out_(lhs_) {
     const bool real = !is_complex(call_.dtype), finishes = call_.gated || (!call_.contraction && chance(0.5));
     if (finishes && real) call_.activation = static_cast<Activation>(uniform(0, kActivations - 1));
-    entries_ = call_.batch[0] * call_.batch[1];
-    rhs_entry_ = (call_.contraction ? call_.m : call_.groups * call_.rhs_k()) * call_.rhs_columns();
-    out_entry_ = call_.contraction ? call_.groups * call_.k * call_.n : call_.m * call_.n;
     if (call_.plan.shape != RaggedShape::none &&
         has_ragged_pipeline(call_.kind, call_.rhs_dtype, call_.contraction, call_.transpose_rhs, true, RaggedShape::wide) && chance(0.4)) {
       draw_gather();
@@ -136,25 +133,26 @@ class RandomRagged {
         call_.plan.shape == RaggedShape::wide_pair) {
       call_.plan.shape = RaggedShape::wide;
     }
-    lhs_ = operand(call_.lhs, call_.dtype, call_.lhs_rows * call_.lhs_columns(), chance(0.3));
-    rhs_ = operand(call_.rhs, call_.rhs_dtype, rhs_entry_, chance(0.3));
+    const int64_t weights = (call_.contraction ? call_.m : call_.rhs_groups * call_.rhs_k()) * call_.rhs_columns();
+    lhs_ = operand(call_.lhs, call_.dtype, call_.lhs_rows * call_.lhs_columns());
+    rhs_ = operand(call_.rhs, call_.rhs_dtype, weights);
     if (call_.is_mixed() && !is_integer(call_.rhs_dtype) && call_.activation == Activation::none && chance(0.5)) {
-      rhs_.set(uniform(0, rhs_entry_ - 1), NAN);
+      rhs_.set(uniform(0, weights - 1), NAN);
     }
-    if (has_second()) second_ = operand(call_.second, call_.rhs_dtype, rhs_entry_, chance(0.3));
+    if (has_second()) second_ = operand(call_.second, call_.rhs_dtype, weights);
     if (has_scales()) draw_scales();
-    if (finishes && chance(0.7)) bias_ = operand(call_.bias, call_.out_dtype, call_.groups * call_.columns(), true);
+    if (finishes && chance(0.7)) bias_ = operand(call_.bias, call_.out_dtype, call_.groups * call_.columns());
     if (finishes && real && call_.plan.tile < 0 && chance(0.7))
-      scale_ = operand(call_.row_scale, ragged_accumulator_of(call_.kind), call_.m, true);
-    out_ = Numbers(call_.out_dtype, entries_ * out_entry_);
+      scale_ = operand(call_.row_scale, ragged_accumulator_of(call_.kind), call_.m);
+    out_ = Numbers(call_.out_dtype, results_of(call_));
     call_.out = out_.bytes.data();
     if (call_.plan.shape != RaggedShape::none && call_.contraction && call_.out_dtype == DType::f32 && chance(0.5)) {
-      call_.accumulator = {call_.out, {call_.batch[1] * out_entry_, out_entry_}};
+      call_.accumulator = call_.out;
     }
     start_ = out_.bytes;
-    if (!call_.accumulator.data) std::fill(start_.begin(), start_.end(), 0xFF);  // NaN
+    if (!call_.accumulator) std::fill(start_.begin(), start_.end(), 0xFF);  // NaN
     draw_groups();
-    if (!call_.group_offset.data && entries_ == 1 && chance(0.5)) hide_what_is_never_read();
+    if (!call_.group_offset && call_.entries == 1 && chance(0.5)) hide_what_is_never_read();
     workspace_ = Bytes(ragged_workspace_bytes(call_), 99);
     call_.workspace = workspace_.data(), call_.workspace_bytes = static_cast<int64_t>(workspace_.size());
   }
@@ -169,34 +167,33 @@ class RandomRagged {
   // What was drawn, in a line.
   void describe() const {
     const RaggedCall& c = call_;
-    std::printf("  of %s, %s: m %ld, k %ld, n %ld, groups %ld, batch %ld x %ld, shape %d, tile %d,%s%s%s halves %s, activation %d,%s%s",
-                arithmetic_of(c.kind).name, name_of(c.rhs_dtype), c.m, c.k, c.n, c.groups, c.batch[0], c.batch[1],
-                static_cast<int>(c.plan.shape), c.plan.tile, c.contraction ? " contraction," : "", c.transpose_rhs ? " transposed," : "",
-                c.gated ? " gated," : "", kRaggedHalvesNames[static_cast<int>(c.halves)], static_cast<int>(c.activation),
-                c.bias.data ? " bias," : "", c.row_scale.data ? " row scale," : "");
-    std::printf(" scales' blocks %ld, %ld x %ld\n", c.lhs_scale.data ? c.lhs_blocks : 0, c.rhs_scale.data ? c.rhs_k_blocks : 0,
-                c.rhs_column_blocks);
+    std::printf(
+        "  of %s, %s: m %ld, k %ld, n %ld, groups %ld (%ld), rows of lhs %ld, entries %ld, shape %d, tile %d,%s%s%s halves %s, activation "
+        "%d,%s%s",
+        arithmetic_of(c.kind).name, name_of(c.rhs_dtype), c.m, c.k, c.n, c.groups, c.rhs_groups, c.lhs_rows, c.entries,
+        static_cast<int>(c.plan.shape), c.plan.tile, c.contraction ? " contraction," : "", c.transpose_rhs ? " transposed," : "",
+        c.gated ? " gated," : "", kRaggedHalvesNames[static_cast<int>(c.halves)], static_cast<int>(c.activation), c.bias ? " bias," : "",
+        c.row_scale ? " row scale," : "");
+    std::printf(" scales' blocks %ld, %ld x %ld\n", c.lhs_scale ? c.lhs_blocks : 0, c.rhs_scale ? c.rhs_k_blocks : 0, c.rhs_column_blocks);
   }
 
   void check() const {
-    for (int64_t entry = 0; entry < entries_; ++entry) {
-      std::vector<bool> written(out_entry_);
-      int64_t row = 0;
-      for (int64_t group = 0; group < call_.total_groups; ++group) {
-        const int64_t rows = rows_of(entry, group, row), matrix = group - int64_t{offset_};
-        if (matrix >= 0 && matrix < call_.groups) {
-          if (call_.contraction) check_contraction(entry, matrix, row, rows, written);
-          if (!call_.contraction) check_rows(entry, matrix, row, rows, written);
-        }
-        row += rows;
+    std::vector<bool> written(results_of(call_));
+    int64_t row = 0;
+    for (int64_t group = 0; group < call_.total_groups; ++group) {
+      const int64_t rows = rows_of(group, row), matrix = matrix_of(group);
+      if (matrix >= 0 && matrix < call_.groups) {
+        if (call_.contraction) check_contraction(matrix, row, rows, written);
+        if (!call_.contraction) check_rows(matrix, row, rows, written);
       }
-      for (int64_t i = 0; i < out_entry_; ++i) {
-        if (written[i]) continue;
-        if (call_.undefined_rest) {
-          expect_as_before(entry * out_entry_ + i);
-        } else {
-          expect("no products", out_, entry * out_entry_ + i, start(entry * out_entry_ + i), 0, 0);
-        }
+      row += rows;
+    }
+    for (int64_t i = 0; i < results_of(call_); ++i) {
+      if (written[i]) continue;
+      if (call_.undefined_rest) {
+        expect_as_before(i);
+      } else {
+        expect("no products", out_, i, start(i), 0, 0);
       }
     }
   }
@@ -210,7 +207,7 @@ class RandomRagged {
   }
 
   // To what an element of the results is added.
-  Wide start(int64_t index) const { return call_.accumulator.data ? out_.values[index] : Wide{0}; }
+  Wide start(int64_t index) const { return call_.accumulator ? out_.values[index] : Wide{0}; }
 
   static RaggedCall drawn(const RaggedRange& range) {
     RaggedCall call{};
@@ -253,9 +250,21 @@ class RandomRagged {
     call.groups = call.total_groups = uniform(1, 9);
     call.fast_accumulation = vbgemm::has_scales(call.kind) && chance(0.5);
     call.undefined_rest = !call.contraction && chance(0.3);
-    call.lhs_rows = call.m;
-    for (int64_t& batch : call.batch) batch = chance(0.2) ? uniform(1, 3) : 1;
+    call.lhs_rows = call.m, call.rhs_groups = call.groups, call.entries = 1;
+    if (chance(0.4)) draw_entries(call);
     return call;
+  }
+
+  // Makes the call one of a batch, whose entries may share lhs or rhs.
+  static void draw_entries(RaggedCall& call) {
+    const bool along_k = call.contraction && call.transpose_rhs;
+    call.entries = uniform(2, 4);
+    const int64_t rows = along_k ? kScaledDepth * uniform(1, 3) : tiles_over(call.m, call.entries), matrices = uniform(1, 4);
+    call.m = call.lhs_rows = rows * call.entries, call.groups = call.rhs_groups = matrices * call.entries;
+    call.total_groups = (matrices + 2) * call.entries;
+    const bool scaled = vbgemm::has_scales(call.kind) || bytes_of(call.rhs_dtype) == 1;
+    if (!scaled && chance(0.3)) call.lhs_rows = rows;
+    if (!call.contraction && chance(0.3)) call.rhs_groups = matrices;
   }
 
   static void draw_halves(RaggedCall& call) {
@@ -283,25 +292,24 @@ class RandomRagged {
     return {RaggedShape::none, 0, tiles[uniform(0, static_cast<int64_t>(tiles.size()) - 1)]};
   }
 
-  // The numbers of an operand, of which all entries of the batch share one or have one each.
-  Numbers operand(RaggedOperand& x, DType dtype, int64_t elements, bool shared) const {
-    Numbers numbers(dtype, shared ? elements : entries_ * elements);
-    x = {numbers.bytes.data(), {shared ? 0 : call_.batch[1] * elements, shared ? 0 : elements}};
+  Numbers operand(const void*& x, DType dtype, int64_t elements) const {
+    Numbers numbers(dtype, elements);
+    x = numbers.bytes.data();
     return numbers;
   }
 
-  // Indices that all entries share; some are out of range.
+  // Indices, of which some are out of range.
   void draw_gather() {
     call_.lhs_rows = uniform(1, 2 * call_.m);
     for (int64_t i = 0; i < call_.m; ++i) gather_.push_back(static_cast<int32_t>(uniform(-3, call_.lhs_rows + 2)));
     gather_bytes_ = Bytes(gather_.size() * sizeof(int32_t));
     std::memcpy(gather_bytes_.data(), gather_.data(), gather_bytes_.size());
-    call_.gather = {gather_bytes_.data(), {0, 0}};
+    call_.gather = gather_bytes_.data();
   }
   void draw_scales() {
     const auto blocks = [](int64_t size, int each) { return chance(0.3) ? 1 : tiles_over(size, each); };
-    const auto scales = [&](RaggedOperand& x, int64_t elements) {
-      Numbers numbers = operand(x, DType::f32, elements, chance(0.3));
+    const auto scales = [&](const void*& x, int64_t elements) {
+      Numbers numbers = operand(x, DType::f32, elements);
       for (size_t i = 0; i < numbers.values.size(); ++i) numbers.set(static_cast<int64_t>(i), uniform(1, 16) / 8.0);
       return numbers;
     };
@@ -321,47 +329,59 @@ class RandomRagged {
     }
   }
   // The product of the scales of elements (row, k) of lhs and (k, col) of a matrix of rhs.
-  double scale_of(int64_t entry, int64_t matrix, int64_t row, int64_t col, int64_t k) const {
+  double scale_of(int64_t matrix, int64_t row, int64_t col, int64_t k) const {
     double scale = 1;
-    if (call_.lhs_scale.data) {
+    if (call_.lhs_scale) {
       const int64_t block = call_.lhs_blocks > 1 ? k / kScaledDepth : 0;
-      scale *= lhs_scale_.values[first(call_.lhs_scale, entry) + row * call_.lhs_blocks + block].real();
+      scale *= lhs_scale_.values[row * call_.lhs_blocks + block].real();
     }
-    if (call_.rhs_scale.data) {
+    if (call_.rhs_scale) {
       const int64_t deep = call_.rhs_k_blocks > 1 ? k / kScaledDepth : 0;
       const int64_t across = has_column_scales(call_) ? col : call_.rhs_column_blocks > 1 ? col / kScaledColumns : 0;
       const int64_t block = (matrix * call_.rhs_column_blocks + across) * call_.rhs_k_blocks + deep;
-      scale *= rhs_scale_.values[first(call_.rhs_scale, entry) + block].real();
+      scale *= rhs_scale_.values[block].real();
     }
     return scale;
   }
   // The same of a contraction, of elements (row, i) of lhs and (row, j) of rhs.
-  double scale_of_columns(int64_t entry, int64_t row, int64_t i, int64_t j) const {
+  double scale_of_columns(int64_t row, int64_t i, int64_t j) const {
     const int64_t deep = call_.rhs_k_blocks > 1 ? row / kScaledDepth : 0;
-    const auto scale = [&](const RaggedOperand& x, const Numbers& numbers, int64_t blocks, int64_t col) {
+    const auto scale = [&](const void* x, const Numbers& numbers, int64_t blocks, int64_t col) {
       const int64_t across = blocks > 1 ? col / kScaledColumns : 0;
-      return x.data ? numbers.values[first(x, entry) + across * call_.rhs_k_blocks + deep].real() : 1;
+      return x ? numbers.values[across * call_.rhs_k_blocks + deep].real() : 1;
     };
     return scale(call_.lhs_scale, lhs_scale_, call_.lhs_blocks, i) * scale(call_.rhs_scale, rhs_scale_, call_.rhs_column_blocks, j);
   }
-  int64_t lhs_row(int64_t row) const { return gather_.empty() ? row : std::clamp<int64_t>(gather_[row], 0, call_.lhs_rows - 1); }
+  int64_t lhs_row(int64_t row) const {
+    return gather_.empty() ? row % call_.lhs_rows : std::clamp<int64_t>(gather_[row], 0, call_.lhs_rows - 1);
+  }
 
   void draw_groups() {
-    if (chance(0.3)) {
+    if (call_.entries == 1 && chance(0.3)) {
       call_.total_groups = uniform(1, 12);
       offset_ = static_cast<int32_t>(chance(0.1) ? (chance(0.5) ? INT32_MIN : INT32_MAX) : uniform(-3, 12));
       std::memcpy(offset_bytes_.data(), &offset_, sizeof offset_);
-      call_.group_offset = {offset_bytes_.data(), {0, 0}};
+      call_.group_offset = offset_bytes_.data();
     }
-    const bool shared = chance(0.3);
-    std::vector<int64_t> sizes;
-    for (int64_t i = 0; i < (shared ? 1 : entries_); ++i) {
-      for (const int64_t size : random_sizes(call_.total_groups, call_.m)) sizes.push_back(size);
-    }
-    sizes_.emplace(std::move(sizes));
-    const int64_t each = shared ? 0 : call_.total_groups;
-    call_.group_sizes = {sizes_->bytes.data(), {call_.batch[1] * each, each}};
+    sizes_.emplace(call_.entries > 1 ? sizes_of_entries() : random_sizes(call_.total_groups, call_.m));
+    call_.group_sizes = sizes_->bytes.data();
     call_.wide_sizes = sizes_->wide;
+  }
+
+  // The sizes of the groups of all entries: those of an entry sum to its number of rows.
+  std::vector<int64_t> sizes_of_entries() const {
+    const int64_t each = call_.total_groups / call_.entries, rounding = along_k() ? kScaledDepth : 1;
+    std::vector<int64_t> sizes;
+    for (int64_t entry = 0; entry < call_.entries; ++entry) {
+      int64_t left = call_.entry_rows() / rounding;
+      for (int64_t i = 0; i < each; ++i) {
+        const int64_t size = i + 1 == each || chance(0.05) ? left
+                             : chance(0.2)                 ? 0
+                                                           : uniform(0, std::min(left, 3 * call_.entry_rows() / rounding / each));
+        sizes.push_back(size * rounding), left -= size;
+      }
+    }
+    return sizes;
   }
 
   // Fills with NaN the weights of groups without rows, and the rows without a group: of a contraction, those of both operands, which may be
@@ -370,7 +390,7 @@ class RandomRagged {
     const int64_t weights = call_.contraction ? 0 : call_.rhs_k() * call_.rhs_columns();
     int64_t row = 0;
     for (int64_t group = 0; group < call_.groups; ++group) {
-      const int64_t rows = rows_of(0, group, row);
+      const int64_t rows = rows_of(group, row);
       if (rows == 0) rhs_.fill(group * weights, (group + 1) * weights, NAN);
       if (rows == 0 && has_second()) second_.fill(group * weights, (group + 1) * weights, NAN);
       row += rows;
@@ -384,62 +404,65 @@ class RandomRagged {
     if (call_.contraction) rhs_.fill(row * call_.rhs_columns(), call_.m * call_.rhs_columns(), NAN);
   }
 
-  int64_t first(const RaggedOperand& x, int64_t entry) const {
-    return entry / call_.batch[1] * x.batch_stride[0] + entry % call_.batch[1] * x.batch_stride[1];
+  // The index of a group's matrix; out of range if it has none.
+  int64_t matrix_of(int64_t group) const {
+    if (call_.entries == 1) return group - int64_t{offset_};
+    const int64_t each = call_.total_groups / call_.entries, within = group % each - 1, matrices = each - 2;
+    return within < 0 || within == matrices ? -1 : group / each * matrices + within;
   }
-  int64_t rows_of(int64_t entry, int64_t group, int64_t row) const {
-    const int64_t size = std::clamp<int64_t>(sizes_->values[first(call_.group_sizes, entry) + group], 0, call_.m - row);
+  int64_t rows_of(int64_t group, int64_t row) const {
+    const int64_t size = std::clamp<int64_t>(sizes_->values[group], 0, call_.m - row);
     return along_k() ? std::min(tiles_over(size, kScaledDepth) * kScaledDepth, call_.m - row) : size;
   }
 
-  void check_contraction(int64_t entry, int64_t matrix, int64_t row, int64_t rows, std::vector<bool>& written) const {
+  void check_contraction(int64_t matrix, int64_t row, int64_t rows, std::vector<bool>& written) const {
     const int64_t k = call_.k, n = call_.n, lhs_columns = call_.lhs_columns(), rhs_columns = call_.rhs_columns();
     const int64_t left = call_.halves == RaggedHalves::lhs_second ? k : 0, right = call_.halves == RaggedHalves::rhs_second ? n : 0;
     for (int64_t i = 0; i < k * n; ++i) {
-      Wide sum = start(entry * out_entry_ + matrix * k * n + i);
+      Wide sum = start(matrix * k * n + i);
       double magnitude = std::abs(sum);
       for (int64_t r = row; r < row + rows; ++r) {
-        const int64_t x = first(call_.lhs, entry) + (along_k() ? i / n * call_.m + r : r * lhs_columns + left + i / n);
-        const int64_t y = first(call_.rhs, entry) + (along_k() ? i % n * call_.m + r : r * rhs_columns + right + i % n);
-        const double scale = has_scales() ? scale_of_columns(entry, r, i / n, i % n) : 1;
+        const int64_t x = along_k() ? i / n * call_.m + r : lhs_row(r) * lhs_columns + left + i / n;
+        const int64_t y = along_k() ? i % n * call_.m + r : r * rhs_columns + right + i % n;
+        const double scale = has_scales() ? scale_of_columns(r, i / n, i % n) : 1;
         sum += lhs_.values[x] * rhs_.values[y] * scale, magnitude += lhs_.sizes[x] * rhs_.sizes[y] * scale;
       }
-      expect("contraction", out_, entry * out_entry_ + matrix * k * n + i, sum, magnitude, rows);
+      expect("contraction", out_, matrix * k * n + i, sum, magnitude, rows);
       written[matrix * k * n + i] = true;
     }
   }
 
-  void check_rows(int64_t entry, int64_t matrix, int64_t row, int64_t rows, std::vector<bool>& written) const {
+  void check_rows(int64_t matrix, int64_t row, int64_t rows, std::vector<bool>& written) const {
     for (int64_t i = row * call_.n; i < (row + rows) * call_.n; ++i) {
       const int64_t r = i / call_.n, col = i % call_.n;
       double magnitude = 0;
-      Wide sum = product(entry, matrix, r, col, magnitude);
+      Wide sum = product(matrix, r, col, magnitude);
       if (call_.activation != Activation::none) sum = activated(call_.activation, sum.real()), magnitude = 2 * magnitude + 1;
       if (call_.gated) {
         double other = 0;
-        const Wide up = product(entry, matrix, r, call_.n + col, other);
+        const Wide up = product(matrix, r, call_.n + col, other);
         magnitude = magnitude * std::abs(up) + std::abs(sum) * other, sum *= up;
       }
-      if (call_.row_scale.data) sum *= scale_.values[r];
+      if (call_.row_scale) sum *= scale_.values[r];
       // int8 is summed exactly within a block.
-      expect("rows", out_, entry * out_entry_ + i, sum, magnitude, call_.kind == Kind::s8 ? tiles_over(call_.k, kScaledDepth) : call_.k);
+      expect("rows", out_, i, sum, magnitude, call_.kind == Kind::s8 ? tiles_over(call_.k, kScaledDepth) : call_.k);
       written[i] = true;
     }
   }
   // An element of lhs op(rhs) + bias. The product of absolute values is added to `magnitude`.
-  Wide product(int64_t entry, int64_t matrix, int64_t row, int64_t col, double& magnitude) const {
+  Wide product(int64_t matrix, int64_t row, int64_t col, double& magnitude) const {
     const int64_t k = call_.k, rhs_k = call_.rhs_k(), rhs_columns = call_.rhs_columns();
-    const int64_t x = first(call_.lhs, entry) + lhs_row(row) * k;
+    const int64_t x = lhs_row(row) * k;
     Wide sum = 0;
     for (int64_t i = 0; i < k; ++i) {
       const bool behind = has_second() && (i >= rhs_k || col >= rhs_columns);
       const Numbers& weights = behind ? second_ : rhs_;
-      const int64_t y = first(behind ? call_.second : call_.rhs, entry) + matrix * rhs_k * rhs_columns;
+      const int64_t y = matrix % call_.rhs_groups * rhs_k * rhs_columns;
       const int64_t z = y + (call_.transpose_rhs ? col % rhs_columns * rhs_k + i % rhs_k : i % rhs_k * rhs_columns + col % rhs_columns);
-      const double scale = has_scales() ? scale_of(entry, matrix, lhs_row(row), col, i) : 1;
+      const double scale = has_scales() ? scale_of(matrix, lhs_row(row), col, i) : 1;
       sum += lhs_.values[x + i] * weights.values[z] * scale, magnitude += lhs_.sizes[x + i] * weights.sizes[z] * scale;
     }
-    if (!call_.bias.data) return sum;
+    if (!call_.bias) return sum;
     const Wide bias = bias_.values[matrix * call_.columns() + col];
     magnitude += std::abs(bias);
     return sum + bias;
@@ -456,7 +479,6 @@ class RandomRagged {
   int32_t offset_ = 0;
   std::vector<int32_t> gather_;
   Bytes offset_bytes_ = Bytes(4), gather_bytes_, start_, workspace_;
-  int64_t entries_ = 1, rhs_entry_ = 0, out_entry_ = 0;
 };
 
 }  // namespace vbgemm::driver

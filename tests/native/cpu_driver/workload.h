@@ -233,7 +233,7 @@ inline PlanData make_split_plan(const Workload& w, int tile_id, int most) {
     if (slices > 1) plan.splits.push_back({place, c, plan.num_sums, shape.m * shape.n, slices, shape.n, 0});
     for (int slice = 0; slice < slices; ++slice) {
       const int k = run.k_begin + std::min(slice * step, depth);
-      ReadyTile tile{place, {part_of(p.a, p, run.batch, run.row, k), part_of(p.b, p, run.batch, k, run.col), c}};
+      ReadyTile tile{place, {part_of(p.a, p, run.batch, run.row, k), part_of(p.b, p, run.batch, k, run.col), c}, 0};
       tile.position.depth = std::min(step, run.k_end - k);
       if (slices > 1) tile.part[2] = {plan.num_sums, shape.n, 1, kStoreToWorkspace, 0}, plan.num_sums += shape.m * shape.n;
       blocks.emplace_back();

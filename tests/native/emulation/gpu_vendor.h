@@ -1,5 +1,6 @@
 // What the kernels need of a GPU, implemented on the CPU. csrc/gpu/arch/gpu_vendor.h includes this if VBGEMM_GPU_VENDOR_HEADER names it.
 #pragma once
+#include <cassert>
 #include <cmath>
 #include <cstring>
 
@@ -78,7 +79,11 @@ T load_after_wait(const T* address) {
   await_previous_kernel();
   return *address;
 }
-inline uint64_t load_before_wait(const uint64_t* address) { return *address; }
+template <int kBytes>
+inline void load_bytes_before_wait(void* registers, const void* global) {
+  assert(reinterpret_cast<uintptr_t>(global) % kBytes == 0);
+  std::memcpy(registers, global, kBytes);
+}
 inline int32_t load_before_wait(const int32_t* address) { return *address; }
 inline void prefetch_to_l2(const void*) {}
 

@@ -52,10 +52,10 @@ struct DevicePlan {
       at += items.size() * sizeof(Item);
       return first;
     };
+    descriptors.tiles = next(plan.tiles);
     descriptors.problems = next(plan.problems);
     descriptors.epilogues = next(plan.epilogues);
     descriptors.runs = next(plan.runs);
-    descriptors.tiles = next(plan.tiles);
     descriptors.splits = next(plan.splits);
     descriptors.block_first = next(plan.block_first);
     descriptors.num_problems = static_cast<int32_t>(plan.problems.size());
@@ -71,10 +71,10 @@ struct DevicePlan {
       const char* first = reinterpret_cast<const char*>(items.data());
       bytes.insert(bytes.end(), first, first + items.size() * sizeof(items[0]));
     };
+    append(plan.tiles);
     append(plan.problems);
     append(plan.epilogues);
     append(plan.runs);
-    append(plan.tiles);
     append(plan.splits);
     append(plan.block_first);
     return bytes;
@@ -114,7 +114,7 @@ inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int sli
   const bool split = box.slices > 1;
   Part c = split ? Part{sums + static_cast<int64_t>(slice) * shape.m * shape.n, shape.n, 1, kStoreToWorkspace, 0} : part(p.c, row, col);
   c.mirrored = box.mirrored && !split;
-  return {{box.tile_id, rows, cols, depth, box.problem, batch, row, col}, {part(p.a, row, begin), part(p.b, begin, col), c}};
+  return {{box.tile_id, rows, cols, depth, box.problem, batch, row, col}, {part(p.a, row, begin), part(p.b, begin, col), c}, 0};
 }
 
 // Adds the i-th tile of a box as its K slices and the reduction of their partial sums.

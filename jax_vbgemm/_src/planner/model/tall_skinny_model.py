@@ -240,11 +240,12 @@ def best_kernel(
 ) -> tuple[int, float]:
     """The index of the kernel with the smallest predicted time for a problem, and that time.
 
-    First t2 and t3 are chosen as by `best_parameters`: the least time of Algorithm 5; of equal times those that read A
-    least often, or where n is above t2_threshold those with t2 on the same side; then the smallest t2. Of the kernels
-    with this t2, those remain that leave the fewest units without a block (Util_mem assumes evenly spread threads). Of
-    these the kernel with the least `predicted_seconds`, which depends on tcf, is taken; of equals the one with the
-    highest peak rate, then the smallest t3, then the fewest rows.
+    1. t2 and t3 are chosen as by `best_parameters`: the least time of Algorithm 5. Ties are decided by the fewest reads
+       of A (if n is above t2_threshold: by a t2 that reaches it), then by the smallest t2.
+    2. Kernels with this t2 remain, and of these the ones that leave the fewest units without a block, because Util_mem
+       assumes evenly spread threads.
+    3. The kernel with the least `predicted_seconds`, which depends on tcf, is taken. Ties are decided by the highest
+       peak rate, the smallest t3 and the fewest rows, in this order.
 
     Raises:
       ValueError: a size is not positive, or there is no kernel that fits a unit.

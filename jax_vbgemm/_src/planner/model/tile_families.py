@@ -100,11 +100,11 @@ def _have_few_columns(sizes: ProblemSizes, catalogue: Catalogue) -> NDArray[np.b
     return answer
 
 
-def _are_streamed(few: Ints, k: Ints, widest: int, rules: Rules) -> NDArray[np.bool_]:
-    """Whether problems of `few` columns (or rows) and of depth `k` suit row (or column) tiles whose shorter side is at
-    most `widest`."""
-    deepest = np.where(few <= rules.narrow, max(widest, rules.streamed_steps), max(widest, SKINNY))
-    answer: NDArray[np.bool_] = (few <= widest) & (k <= deepest)
+def _are_streamed(short_side: Ints, k: Ints, widest: int, rules: Rules) -> NDArray[np.bool_]:
+    """Whether problems of depth `k`, whose result has a side of length `short_side`, suit row (or column) tiles whose
+    shorter side is at most `widest`."""
+    deepest = np.where(short_side <= rules.narrow, max(widest, rules.streamed_steps), max(widest, SKINNY))
+    answer: NDArray[np.bool_] = (short_side <= widest) & (k <= deepest)
     return answer
 
 
@@ -133,17 +133,19 @@ def _narrowest_that_hold(sizes: ProblemSizes, catalogue: Catalogue) -> Callable[
     return _narrowest(sizes.n, lambda tile: tile.n, ROWS, catalogue)
 
 
-def _alone(family: Family, few: Ints, many: Ints, sizes: ProblemSizes, catalogue: Catalogue) -> Catalogue | None:
+def _alone(
+    family: Family, short_side: Ints, long_side: Ints, sizes: ProblemSizes, catalogue: Catalogue
+) -> Catalogue | None:
     """The tiles of the family that are to be tried exclusively, or None.
 
     For few columns these are all its tiles; for more columns those on tensor cores, or with very few K elements those
     on ordinary units.
     """
-    rules, rows = _rules(catalogue), int(sizes.batch @ many)
-    if (few <= rules.few_columns).all():
+    rules, rows = _rules(catalogue), int(sizes.batch @ long_side)
+    if (short_side <= rules.few_columns).all():
         return catalogue.only(family.has) if are_many(rows, catalogue) else None
-    wide = [tile for tile in family.tiles_of(catalogue) if min(tile.m, tile.n) >= few.max(initial=0)]
-    if rows < rules.many_rows or (few <= rules.few_columns).any() or not any(tile.tensor for tile in wide):
+    wide = [tile for tile in family.tiles_of(catalogue) if min(tile.m, tile.n) >= short_side.max(initial=0)]
+    if rows < rules.many_rows or (short_side <= rules.few_columns).any() or not any(tile.tensor for tile in wide):
         return None
     ordinary = [tile for tile in wide if not tile.tensor]
     on_tensor_cores = not ordinary or bool((sizes.k >= rules.few_steps).any())
@@ -158,11 +160,11 @@ def are_many(rows: int, catalogue: Catalogue) -> bool:
     return rows >= (many if catalogue.element_bytes > 4 else many // 4)
 
 
-def without_overlong(family: Family, few: Ints, sizes: ProblemSizes, catalogue: Catalogue) -> Catalogue:
+def without_overlong(family: Family, short_side: Ints, sizes: ProblemSizes, catalogue: Catalogue) -> Catalogue:
     """The catalogue without long tiles of the family whose blocks would move too many bytes, if shorter ones are as
     wide."""
     largest_block = _rules(catalogue).largest_block
-    line_bytes = int((sizes.k + few).max(initial=0)) * catalogue.element_bytes
+    line_bytes = int((sizes.k + short_side).max(initial=0)) * catalogue.element_bytes
     shortest: dict[int, int] = {}
     for tile in family.tiles_of(catalogue):
         width, lines = sorted((tile.m, tile.n))
@@ -177,10 +179,10 @@ def without_overlong(family: Family, few: Ints, sizes: ProblemSizes, catalogue: 
 
 
 def _narrowest(
-    few: Ints, short: Callable[[TileShape], int], family: Family, catalogue: Catalogue
+    short_side: Ints, side_of: Callable[[TileShape], int], family: Family, catalogue: Catalogue
 ) -> Callable[[TileShape], bool]:
-    """The tiles of the family, and of the other tiles of each kernel, whose `short` side is the smallest that holds the
-    problem's `few` rows or columns.
+    """The tiles of the family, and of the other tiles of each kernel, whose shorter side, `side_of(tile)`, is the
+    smallest that holds the problem's.
 
     Memory limits these problems, which the cost model does not show well; such tiles read the long operand once.
     """
@@ -190,10 +192,10 @@ def _narrowest(
 
     holding = set()
     for one in {group(tile) for tile in catalogue}:
-        widths = np.unique([short(tile) for tile in catalogue if group(tile) == one])
-        at = np.searchsorted(widths, few)
+        widths = np.unique([side_of(tile) for tile in catalogue if group(tile) == one])
+        at = np.searchsorted(widths, short_side)
         holding |= {(one, width) for width in widths[at[at < len(widths)]].tolist()}
-    kept = {tile for tile in catalogue if (group(tile), short(tile)) in holding}
+    kept = {tile for tile in catalogue if (group(tile), side_of(tile)) in holding}
     return lambda tile: tile in kept
 
 

@@ -157,20 +157,21 @@ class CallCosts:
     launch: minimum seconds of a call; None: as for any plan (`launch_seconds`). A CPU's plans count the time of waking
       the thread pool, which small calls don't use.
     array: seconds for each array that is passed to the call or returned by it.
-    copy: least seconds of transposing an operand for the call. XLA's dots take operands in any order of axes: mostly
-      the operation that computes the operand writes it in the order that the dot wants.
+    copy: least seconds of transposing an operand for the call. XLA's dots need no such copy: the operation that
+      computes an operand usually writes it in the order of axes that the dot reads.
     clear_gain: the predicted time of the dots divided by that of the call has to be at least this. A prediction does
       not know what XLA fuses with a dot, nor that all results of a call are there only when the last one is.
     least_gain: seconds that a call has to save.
     block, element: seconds for each block, and for each element, that XLA copies into a larger block or out of one,
       where a program contracts block-sparse tensors in this way otherwise.
-    small_bytes: no call is made of products none of whose arrays is larger. XLA's CPU runtime runs a program in which
-      no array is larger than 512 bytes operation after operation. Any larger array, also the descriptors of a call,
-      makes it schedule each operation, which takes longer than the operations of such a program.
-    fused_gain, signed_gain: further seconds that a call has to save where XLA otherwise copies blocks of tensors
-      together, which includes their transpositions; and where blocks have signs, which XLA applies in these copies.
-    fused_side, fused_elements: `group` leaves products with a side (M, N or K) below this and an array of more elements
-      than this, as XLA fuses them with what surrounds them.
+    small_bytes: products whose arrays all have at most this size do not become a call. XLA's CPU runtime runs a program
+      whose arrays have at most 512 bytes each without scheduling. One larger array, such as the descriptors of a call,
+      makes it schedule every operation, which takes longer than the operations themselves.
+    fused_gain: further seconds that a call has to save in place of XLA's copies of blocks into larger ones, because
+      these copies transpose the blocks as well.
+    signed_gain: further seconds that such a call has to save if blocks have signs, which these copies apply as well.
+    fused_side, fused_elements: `group` leaves a product to XLA if a side (M, N or K) is shorter than `fused_side` and
+      an array has more than `fused_elements` elements, because XLA fuses it with the operations around it.
     fuses_operands: whether XLA computes an operand that is the result of an elementwise operation in the dot's kernel.
       For a call it is written to memory, as a copied operand is.
     """
