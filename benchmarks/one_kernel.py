@@ -52,14 +52,14 @@ constexpr KernelTiles tiles_in_kernel(""",
     ),
     ("|| kernel_of(tile) != kernel) continue;", "|| !holds(kernel, tile)) continue;"),
     (
-        "        Family::template multiply<",
+        "        Policy::template multiply<",
         """        if constexpr (decltype(chosen)::type::kShape.threads < kThreads) {
           if (thread_index() >= decltype(chosen)::type::kShape.threads) {
             await_previous_kernel();
             leave_kernel();
           }
         }
-        Family::template multiply<""",
+        Policy::template multiply<""",
     ),
 )
 

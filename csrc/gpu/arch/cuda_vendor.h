@@ -173,7 +173,9 @@ struct AccessType<16> {
 __device__ inline int32_t load_before_wait(const int32_t* address) { return __ldcg(address); }
 template <int kBytes>
 __device__ inline void load_bytes_before_wait(void* registers, const void* global) {
-  const auto bytes = __ldcg(static_cast<const typename AccessType<kBytes>::type*>(global));
+  // As one number of 64 bits: with two of 32, kernels of float64 need more registers.
+  using Bytes = std::conditional_t<kBytes == 8, unsigned long long, typename AccessType<kBytes>::type>;
+  const auto bytes = __ldcg(static_cast<const Bytes*>(global));
   memcpy(registers, &bytes, kBytes);
 }
 

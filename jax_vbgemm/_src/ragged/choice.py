@@ -117,8 +117,8 @@ def _reasons(
 def _remaining(part: str, shapes: Sequence[Shape], sizes: RaggedSizes, ragged: Ragged) -> tuple[Ragged, list[Shape]]:
     """The product without a part that XLA computes, and the shapes of its operands."""
     of = dict(zip(ragged.names, shapes, strict=True))
+    ranks = dict(zip(ragged.names, ragged.core_ranks(), strict=True))
     if part == "gather":
-        ranks = dict(zip(ragged.names, ragged.core_ranks(), strict=True))
         leading = [of[name][: len(of[name]) - ranks[name]] for name in ("lhs", "gather", "slots") if name in of]
         for name in ("lhs", "lhs_scale"):
             if name in of:
@@ -132,6 +132,9 @@ def _remaining(part: str, shapes: Sequence[Shape], sizes: RaggedSizes, ragged: R
         for name in halved:
             if name in of:
                 of[name] = (*of[name][:-1], of[name][-1] // 2)
+        if "second" in of:  # one plan serves the products of both halves, of which only one may have a batch
+            leading = [of[name][: len(of[name]) - ranks[name]] for name in ("rhs", "second")]
+            of["rhs"] = (*batch_of(leading), *of["rhs"][len(of["rhs"]) - ranks["rhs"] :])
     rest = composed.remaining(part, ragged)
     return rest, [of[name] for name in rest.names]
 
