@@ -124,3 +124,16 @@ def test_a_batch_is_one_call_that_copies_neither_factor(shared):
     rows, matrices = (64 if shared == "lhs" else 320), (4 if shared == "rhs" else 20)
     assert f"(tensor<{rows}x16xbf16>, tensor<{matrices}x16x8xbf16>, tensor<30xi32>" in call
     assert "tensor<320x8xbf16>" in call
+
+
+@pytest.mark.parametrize("mapped", ["rhs", "second"])
+def test_both_halves_of_weights_have_equally_many_matrices(mapped):
+    batches = {name: (3,) if name == mapped else () for name in ("rhs", "second")}
+    x = operands({"lhs": (), "rhs": batches["rhs"], "group_sizes": ()})
+    x["second"] = oracle.random((*batches["second"], *SHAPES["rhs"]), "float32", 9)
+    ragged = Ragged(jnp.float32, G, halves="columns", extras=("second",))
+    one, _ = whole(x, ragged)
+    for name in ("rhs", "second"):
+        np.testing.assert_array_equal(
+            one[name].reshape(3, *SHAPES["rhs"]), np.broadcast_to(x[name], (3, *SHAPES["rhs"]))
+        )

@@ -43,16 +43,19 @@ def operands_as_one(given: Mapping[str, jax.Array], sizes: RaggedSizes, ragged: 
     repeats = {"rhs", "second"} if not ragged.contraction else set()
     if "lhs_scale" not in given and not (ragged.contraction and ragged.transpose_rhs):
         repeats.add("lhs")
+    leading = {name: x.shape[: x.ndim - len(core[name])] for name, x in given.items()}
+    own = {name: _own_batch(leading[name], sizes.batch) if name in repeats else sizes.batch for name in given}
+    if "second" in given:  # rhs and second have equally many matrices
+        own["rhs"] = own["second"] = max(own["rhs"], own["second"], key=len)
     merged = {}
     for name, x in given.items():
         if name in ("group_sizes", "group_offset"):
             continue
-        leading, shape = x.shape[: x.ndim - len(core[name])], x.shape[x.ndim - len(core[name]) :]
-        batch = _own_batch(leading, sizes.batch) if name in repeats else sizes.batch
-        x = x.reshape(*leading[max(len(leading) - len(batch), 0) :], *shape)
+        batch, shape = own[name], x.shape[len(leading[name]) :]
+        x = x.reshape(*leading[name][max(len(leading[name]) - len(batch), 0) :], *shape)
         x = jnp.broadcast_to(x, (*batch, *shape)).reshape(-1, *shape)
         if name == "gather":  # counts the rows of lhs of all entries
-            rows = math.prod(_own_batch(given["lhs"].shape[:-2], sizes.batch)) * sizes.lhs_rows
+            rows = math.prod(own["lhs"]) * sizes.lhs_rows
             first = lax.iota(jnp.int32, entries) * sizes.lhs_rows % rows
             x = jnp.clip(x, 0, sizes.lhs_rows - 1) + first[:, None]
         axis = next(i for i, size in enumerate(core[name]) if size in _merged_sizes(ragged))
