@@ -1,9 +1,9 @@
 // The plan as kernels read it: plain data with the same layout on the host and on the device. jax_vbgemm/_src/matmul/descriptors.py writes
 // it, with the layouts that layouts.h exports to Python.
 //
-// The descriptor blob is one constant of the program: ReadyTile[num_tiles] if num_runs is 0; Problem[num_problems]; Epilogue[num_problems] if
-// the call has epilogues; TileRun[num_runs]; SplitTile[num_splits]; then int32 block_first[num_blocks + 1], unless every block has exactly
-// one tile.
+// The descriptor blob is one constant of the program: ReadyTile[num_tiles] if num_runs is 0; Problem[num_problems]; Epilogue[num_problems]
+// if the call has epilogues; TileRun[num_runs]; SplitTile[num_splits]; then int32 block_first[num_blocks + 1], unless every block has
+// exactly one tile.
 #pragma once
 #include <cstdint>
 
@@ -126,7 +126,7 @@ struct Descriptors {
   const Problem* problems;
   const Epilogue* epilogues;  // one for each problem, or null: c = sum
   const TileRun* runs;
-  const ReadyTile* tiles;   // in place of runs, or null
+  const ReadyTile* tiles;  // in place of runs, or null
   const SplitTile* splits;
   const int32_t* block_first;
   int32_t num_problems, num_runs, num_tiles, num_splits, num_blocks;

@@ -1,6 +1,6 @@
 // The prototypes behind L17 and L18 (latency.md): a kernel for one tile of the catalogue, of 16-bit row-major operands whose rows are
 // aligned, that reads one record for each tile. lean_checked: every thread reads the tile's record of 64 bytes and checks it against the
-// table of buffers in the launch parameters; csrc/gpu/tensor/aligned_tile.h is this with the records of 104 bytes that plans have. lean: a
+// table of buffers in the launch parameters; csrc/gpu/tensor/aligned_tile.h is this with the records of 112 bytes that plans have. lean: a
 // record with addresses, unchecked. lean_find: the catalogue's lookup. Persistent ones, which are not built, start to copy the next tile
 // while they multiply and store this one.
 template <int kRow>

@@ -30,7 +30,7 @@ def kernels(shapes, tile, *, kind="bfloat16", device=H100, term=(), epilogue=Fal
 
 
 @pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "tf32"])
 def test_rows_of_whole_vectors(tile, kind):
     m, n = TILES[tile].m, TILES[tile].n
     assert kernels([(m, n, 64), (m + 1, n - 8, 72), (1, 8, 8)], tile, kind=kind) == {ALIGNED_KERNELS[tile]}
@@ -45,7 +45,7 @@ def test_rows_of_whole_vectors(tile, kind):
         ([(64, 64, 64)], {"term": "a"}),
         ([(64, 64, 64)], {"term": "b"}),
         ([(64, 64, 64)], {"epilogue": True}),
-        ([(64, 64, 64)], {"kind": "tf32"}),
+        ([(64, 64, 64)], {"kind": "tf32x3"}),
     ],
 )
 def test_all_else_takes_the_general_kernel(shapes, how):

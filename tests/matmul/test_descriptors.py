@@ -34,6 +34,13 @@ def part_of(flat, part, rows, cols):
     return flat[at]
 
 
+def tiles_of(table, descriptors):
+    """The ready tiles and the split tiles of a call without epilogues."""
+    end = descriptors.num_tiles * READY_TILE.itemsize // 4
+    splits = descriptors.words[end + table.nbytes // 4 :][: descriptors.num_splits * SPLIT_TILE.itemsize // 4]
+    return descriptors.words[:end].view(READY_TILE), splits.view(SPLIT_TILE)
+
+
 @given(
     BATCHES, SIZE, SIZE, SIZE, st.booleans(), st.booleans(), st.sampled_from(["auto", "load_balanced", "coordinated"])
 )
@@ -45,7 +52,7 @@ def test_ready_tiles_find_their_parts(batches, m, n, k, transpose_a, transpose_b
         return
     sizes, table, descriptors = made
     assert descriptors.num_runs == 0
-    tiles = descriptors.words[: descriptors.num_tiles * READY_TILE.itemsize // 4].view(READY_TILE)
+    tiles, _ = tiles_of(table, descriptors)
     a, b = np.arange(np.prod(lhs)), np.arange(np.prod(rhs))
     A, B = a.reshape(lhs), b.reshape(rhs)
     A = np.broadcast_to(A.swapaxes(-1, -2) if transpose_a else A, (*sizes.batch, m, k)).reshape(-1, m, k)
@@ -81,9 +88,7 @@ def test_slices_of_a_place_have_slots_of_their_own_and_all_of_its_k(problems, ki
     if descriptors.num_runs:
         assert descriptors.num_splits == descriptors.num_sums == 0
         return
-    end = descriptors.num_tiles * READY_TILE.itemsize // 4
-    tiles = descriptors.words[:end].view(READY_TILE)
-    splits = descriptors.words[end + table.nbytes // 4 :][: descriptors.num_splits * SPLIT_TILE.itemsize // 4].view(SPLIT_TILE)
+    tiles, splits = tiles_of(table, descriptors)
     used = np.zeros(descriptors.num_sums, int)  # how often an accumulator is written
     depths: dict[int, int] = {}  # of the tile whose sums begin there
     for tile in tiles:
@@ -162,7 +167,7 @@ def symmetric_call(n, planner="auto", k=64, device=H100, kind="bfloat16"):
 @pytest.mark.parametrize("n", [64, 300, 1000])
 def test_ready_tiles_above_the_diagonal_are_mirrored(n):
     table, plan, descriptors = symmetric_call(n, vb.Uniform("mma-64x128"))
-    tiles = descriptors.words[: descriptors.num_tiles * READY_TILE.itemsize // 4].view(READY_TILE)
+    tiles, _ = tiles_of(table, descriptors)
     np.testing.assert_array_equal(tiles["c"]["mirrored"], tiles["row"] + 64 <= tiles["col"])
     assert not tiles["a"]["mirrored"].any()
     assert not tiles["b"]["mirrored"].any()
@@ -184,9 +189,7 @@ def test_runs_above_the_diagonal_are_mirrored():
 
 def test_slices_are_mirrored_where_they_are_added_up():
     table, plan, descriptors = symmetric_call(300, k=20_000)
-    end = descriptors.num_tiles * READY_TILE.itemsize // 4
-    tiles = descriptors.words[:end].view(READY_TILE)
-    splits = descriptors.words[end + table.nbytes // 4 :][: descriptors.num_splits * SPLIT_TILE.itemsize // 4].view(SPLIT_TILE)
+    tiles, splits = tiles_of(table, descriptors)
     shape = plan.catalogue.by_index[int(tiles["tile_id"][0])]
     assert (tiles["c"]["buffer"] == -1).all()
     assert not tiles["c"]["mirrored"].any()

@@ -14,7 +14,7 @@ from jax_vbgemm._src.matmul.descriptors import pack, problem_table
 from jax_vbgemm._src.matmul.layout import Layout
 from jax_vbgemm._src.matmul.primitive import Batched, Target, Term, Window, sizes_of
 from jax_vbgemm._src.native import backends
-from jax_vbgemm._src.native.records import EPILOGUE
+from jax_vbgemm._src.native.records import EPILOGUE, READY_TILE
 from jax_vbgemm._src.planner import plan_problems, resolve_planner
 
 PLATFORM = backends.platform_of(jax.devices()[0])

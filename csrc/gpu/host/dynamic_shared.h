@@ -32,7 +32,7 @@ constexpr int ordinary_shared_bytes(Kernel kernel) {
 
 template <Kind kKind>
 constexpr int aligned_shared_bytes(Kernel kernel) {
-  if constexpr (kKind == Kind::bf16 || kKind == Kind::f16) {
+  if constexpr (kKind == Kind::bf16 || kKind == Kind::f16 || kKind == Kind::tf32) {
     switch (kernel) {
 #define ORDINARY_KERNEL(...)
 #define TENSOR_KERNEL(...)

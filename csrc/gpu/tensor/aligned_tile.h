@@ -1,5 +1,5 @@
-// A kernel for the tiles of one row of the catalogue that need nothing but 16-byte vectors: 16-bit operands and results in rows that are
-// aligned, a record for each tile and a tile for each thread block, without epilogue, mirror image or K slices. Small calls are latency
+// A kernel for the tiles of one row of the catalogue that need nothing but 16-byte vectors: operands and results of one type in rows that
+// are aligned, a record for each tile and a tile for each thread block, without epilogue, mirror image or K slices. Small calls are latency
 // (docs/design/latency.md, L18): each thread reads and checks the record by itself, so that none waits for a warp to look the tile up, and
 // there is a single code, so that none is chosen. Launches name such a kernel where the plan's tiles suit it (matmul/aligned_tiles.py); the
 // host launches the tile's general kernel in its place where the call does not (host/launch.cu).
@@ -23,8 +23,9 @@ class AlignedTile {
   using Traits = TensorTraits<kKind, kRow, kWarpgroups>;
   using T = typename Traits::T;
   template <class T_, class A, class B>
-  using Products = std::conditional_t<kWarpgroups, WarpgroupMma<T_, A, B>, WarpMma<T_, A, B>>;
-  static_assert(sizeof(T) == 2 && !Traits::kTransposed);
+  using Warpgroups = std::conditional_t<Traits::kTransposed, TransposedWarpgroupMma<T_, A, B>, WarpgroupMma<T_, A, B>>;
+  template <class T_, class A, class B>
+  using Products = std::conditional_t<kWarpgroups, Warpgroups<T_, A, B>, WarpMma<T_, A, B>>;
 
  public:
   struct Shared {
@@ -42,11 +43,7 @@ class AlignedTile {
     if constexpr (kStoresFromRegisters<Traits>) {
       store_from_registers<Traits>(place, sums);
     } else {
-      auto* const planes = reinterpret_cast<typename Traits::Sum*>(shared.operands);
-      block_barrier();  // all threads have read the last step's operands
-      keep_sums<Traits>(sums, planes);
-      block_barrier();  // all sums have been written
-      store_planes_by<T, kVectorBytes / static_cast<int>(sizeof(typename Traits::Sum)), Traits>(place, planes, Traits::kSplit);
+      store_planes_by<T, kSumsInVector<Traits>, Traits>(place, share_sums<Traits>(sums, shared.operands), Traits::kSplit);
     }
   }
 

@@ -325,6 +325,24 @@ __device__ inline bool is_stored_in_vectors(const ResolvedTile<T>& place) {
   return aligned & !place.fused & !place.mirror & (place.result_type() == kDTypeOf<T>);
 }
 
+// Puts the sums in place of the operands in shared memory, where all threads can read them.
+template <class Traits, class T>
+__device__ inline typename Traits::Sum* share_sums(const Sums<Traits>& sums, T* shared) {
+  auto* const planes = reinterpret_cast<typename Traits::Sum*>(shared);
+  block_barrier();  // all threads have read the last step's operands
+  if constexpr (Traits::kTransposed) {
+    keep_transposed_sums<Traits>(sums, planes);
+  } else {
+    keep_sums<Traits>(sums, planes);
+  }
+  block_barrier();  // all sums have been written
+  return planes;
+}
+
+// The sums in a vector of C.
+template <class Traits>
+inline constexpr int kSumsInVector = kVectorBytes / static_cast<int>(sizeof(typename Traits::Sum));
+
 // Stores a tile's sums, using the operands' shared memory.
 template <class Traits, class T>
 __device__ inline void store_sums(const ResolvedTile<T>& place, const Sums<Traits>& sums, T* shared) {
@@ -336,15 +354,8 @@ __device__ inline void store_sums(const ResolvedTile<T>& place, const Sums<Trait
       return;
     }
   }
-  typename Traits::Sum* const planes = reinterpret_cast<typename Traits::Sum*>(shared);
-  block_barrier();  // all threads have read the last step's operands
-  if constexpr (Traits::kTransposed) {
-    keep_transposed_sums<Traits>(sums, planes);
-  } else {
-    keep_sums<Traits>(sums, planes);
-  }
-  block_barrier();  // all sums have been written
-  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(typename Traits::Sum));
+  auto* const planes = share_sums<Traits>(sums, shared);
+  constexpr int kVector = kSumsInVector<Traits>;
   if (sizeof(T) > 1 && is_stored_in_vectors<kVector>(place)) {
     store_planes_by<T, kVector, Traits>(place, planes, Traits::kSplit);
     leave_after_last(place);

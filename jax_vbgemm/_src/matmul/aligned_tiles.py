@@ -14,7 +14,7 @@ from jax_vbgemm._src.planner.tiles.launches import Launch
 ALIGNED_KERNELS: dict[int, str] = {row: kernel for kernel, row in _core.aligned_kernels()}
 """The aligned kernel of a tile, by the tile's row of the compiled table."""
 
-_KINDS = ("bfloat16", "float16")  # for which they are compiled
+_KINDS = ("bfloat16", "float16", "tf32")  # for which they are compiled
 
 
 def kernel_of_launch(launch: Launch, tiles: NDArray[np.void], catalogue: Catalogue) -> str:
