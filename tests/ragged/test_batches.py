@@ -137,3 +137,17 @@ def test_both_halves_of_weights_have_equally_many_matrices(mapped):
         np.testing.assert_array_equal(
             one[name].reshape(3, *SHAPES["rhs"]), np.broadcast_to(x[name], (3, *SHAPES["rhs"]))
         )
+
+
+def test_matrices_of_an_outer_dimension_are_not_copied():
+    """For each of the inner dimension's entries, which then are the outer ones; the results are in their places."""
+    mapped = jax.vmap(jax.vmap(vb.ragged_dot, (0, None, 0)), (0, 0, 0))
+    x = operands({"lhs": (3, 2), "rhs": (3,), "group_sizes": (3, 2)})
+    x["lhs"] = x["lhs"][..., :2, :]  # fewer elements than the matrices have
+    expected = one_by_one({**x, "rhs": x["rhs"][:, None]})
+    np.testing.assert_allclose(jax.jit(mapped)(*x.values()), expected, rtol=1e-5, atol=1e-5)
+    with vb.target("h100"):
+        program = export.export(jax.jit(mapped), platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
+            *x.values()
+        )
+    assert f"(tensor<12x{K}xf32>, tensor<{3 * G}x{K}x{N}xf32>" in str(program.mlir_module())

@@ -31,6 +31,30 @@ def as_one(sizes: RaggedSizes) -> RaggedSizes:
     )
 
 
+def order_of_dimensions(given: Mapping[str, jax.Array], sizes: RaggedSizes, ragged: Ragged) -> tuple[int, ...]:
+    """The order of the batch's dimensions in which a kernel computes its entries.
+
+    Matrices repeat from the first entry on, hence not along dimensions within those that they have. There the other
+    dimensions come first, if transposing the rows of lhs and of the result moves fewer elements than copying matrices.
+    """
+    order = tuple(range(len(sizes.batch)))
+    if ragged.contraction or sizes.groups * sizes.k * sizes.columns <= sizes.m * (sizes.k + sizes.n):
+        return order
+    weights = [given[name].shape[:-3] for name in ("rhs", "second") if name in given]
+    return tuple(sorted(order, key=lambda axis: any(_aligned(leading, sizes)[axis] > 1 for leading in weights)))
+
+
+def in_order(given: Mapping[str, jax.Array], sizes: RaggedSizes, ragged: Ragged, order: Shape) -> dict[str, jax.Array]:
+    """The operands with the batch's dimensions in this order."""
+    ordered = {}
+    for name, x in given.items():
+        leading = x.shape[: x.ndim - len(ragged.core(OPERANDS[name]))]
+        core = x.shape[len(leading) :]
+        axes = (*order, *range(len(order), len(order) + len(core)))
+        ordered[name] = x.reshape(*_aligned(leading, sizes), *core).transpose(axes)
+    return ordered
+
+
 def operands_as_one(given: Mapping[str, jax.Array], sizes: RaggedSizes, ragged: Ragged) -> dict[str, jax.Array]:
     """The operands of a batch as those of one product.
 
@@ -65,6 +89,11 @@ def operands_as_one(given: Mapping[str, jax.Array], sizes: RaggedSizes, ragged: 
         merged[name] = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
     merged["group_sizes"] = _group_sizes(given, sizes, ragged)
     return {name: merged[name] for name in given if name in merged}
+
+
+def _aligned(leading: Shape, sizes: RaggedSizes) -> Shape:
+    """An operand's batch dimensions, all that the batch has."""
+    return (1,) * (len(sizes.batch) - len(leading)) + tuple(leading)
 
 
 def _own_batch(batch: Shape, whole: Shape) -> Shape:
