@@ -191,6 +191,7 @@ inline Fault check_ragged_batch(const RaggedCall& call) {
     return call.entries > 1 ? batch + "must have rows of lhs for some number of entries"
                             : "lhs must have m rows, as the call has no gather";
   }
+  if (call.lhs_scale && !call.gather && call.lhs_rows != call.m) return batch + "must have scaled rows of lhs for each entry";
   if (call.groups % call.rhs_groups || call.rhs_groups % matrices) return batch + "must have matrices of rhs for some number of entries";
   if (call.contraction && call.transpose_rhs && (call.lhs_rows != call.m || (call.entries > 1 && call.entry_rows() % kScaledDepth))) {
     return "a ragged contraction with transpose_rhs must have rows of its own, a multiple of 128, in each entry";

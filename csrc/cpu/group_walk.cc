@@ -12,11 +12,14 @@ char* element(const void* data, int64_t index, DType dtype) {
   return static_cast<char*>(const_cast<void*>(data)) + index * bytes_of(dtype);
 }
 
-// Returns the number of rows of a group, at most as many as there are after row `begin`.
+// Returns the number of rows of a group: at most as many as its entry has after row `begin`. The last group of a batch's entry has all of
+// them, whatever its size says, so that no entry's sizes lead to rows of another.
 int64_t rows_of(const RaggedCall& call, int64_t group, int64_t begin) {
+  const int64_t each = call.total_groups / call.entries, left = (group / each + 1) * call.entry_rows() - begin;
+  if (call.entries > 1 && group % each == each - 1) return left;
   const void* const sizes = call.group_sizes;
   const int64_t size = call.wide_sizes ? static_cast<const int64_t*>(sizes)[group] : static_cast<const int32_t*>(sizes)[group];
-  return std::clamp<int64_t>(size, 0, call.m - begin);
+  return std::clamp<int64_t>(size, 0, left);
 }
 
 // The products of a call's groups.

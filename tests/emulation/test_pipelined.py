@@ -47,7 +47,7 @@ MORE_MISTAKES = {
     "a stage released before products have read it": ("mainloop.h",
         "    before = stages.index;", "    release(before = stages.index);"),
     "stages of a source matrix that the peer does not have": ("source_plan.h",
-        "staged(other.depth, other.source_depth)", "staged(other.depth, 0)"),
+        "staged_depth(other.depth, other.source_depth)", "staged_depth(other.depth, 0)"),
     "half of B copied to one CTA only": ("block.h", "tma_load_multicast(3, to", "tma_load_multicast(1 << rank_, to"),
     "an operand with rows that are not aligned": ("tile_maps.h", "found.line_bytes % kAlignment == 0;", "true;"),
     "a matrix that begins within 16 bytes": ("tile_maps.h",

@@ -128,7 +128,7 @@ MORE_MISTAKES = {
     "a round of results without columns": ("sm90/store_contraction.h",
         "if (block * 8 >= tile.cols) continue;", "if (block * 8 > tile.cols) continue;"),
     "a gathered row that does not exist": ("sm90/copy_gather.h",
-        "min(max(parameters_.gather[tile.row + line], 0), parameters_.lhs_rows - 1)",
+        "min(max(parameters_.gather[tile.row + line], 0), parameters_.sizes.lhs_rows - 1)",
         "max(parameters_.gather[tile.row + line], 0)"),
     "a stage announced before its gathered rows have come": ("sm90/copy_gather.h",
         "cp_async_mbarrier_arrive(shared_.full[stages.index]);", "mbarrier_arrive(shared_.full[stages.index]);"),
@@ -156,7 +156,7 @@ MORE_MISTAKES = {
     "columns of both halves from the first array": ("sm90/block.h",
         "boxes.b[in_second_cols || in_second_k]", "boxes.b[in_second_k]"),
     "K elements of the second array from its end on": ("sm90/block.h",
-        "in_second_k ? k_a - boxes.split_depth : k_a", "k_a"),
+        "in_second_k ? k_of_both - boxes.split_depth : k_of_both", "k_of_both"),
     "half of the shared copies to one CTA only": ("sm90/block.h",
         "tma_load_multicast(3, to", "tma_load_multicast(1 << rank_, to"),
 }  # fmt: skip

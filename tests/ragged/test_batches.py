@@ -124,3 +124,30 @@ def test_a_batch_is_one_call_that_copies_neither_factor(shared):
     rows, matrices = (64 if shared == "lhs" else 320), (4 if shared == "rhs" else 20)
     assert f"(tensor<{rows}x16xbf16>, tensor<{matrices}x16x8xbf16>, tensor<30xi32>" in call
     assert "tensor<320x8xbf16>" in call
+
+
+@pytest.mark.parametrize("mapped", ["rhs", "second"])
+def test_both_halves_of_weights_have_equally_many_matrices(mapped):
+    batches = {name: (3,) if name == mapped else () for name in ("rhs", "second")}
+    x = operands({"lhs": (), "rhs": batches["rhs"], "group_sizes": ()})
+    x["second"] = oracle.random((*batches["second"], *SHAPES["rhs"]), "float32", 9)
+    ragged = Ragged(jnp.float32, G, halves="columns", extras=("second",))
+    one, _ = whole(x, ragged)
+    for name in ("rhs", "second"):
+        np.testing.assert_array_equal(
+            one[name].reshape(3, *SHAPES["rhs"]), np.broadcast_to(x[name], (3, *SHAPES["rhs"]))
+        )
+
+
+def test_matrices_of_an_outer_dimension_are_not_copied():
+    """For each of the inner dimension's entries, which then are the outer ones; the results are in their places."""
+    mapped = jax.vmap(jax.vmap(vb.ragged_dot, (0, None, 0)), (0, 0, 0))
+    x = operands({"lhs": (3, 2), "rhs": (3,), "group_sizes": (3, 2)})
+    x["lhs"] = x["lhs"][..., :2, :]  # fewer elements than the matrices have
+    expected = one_by_one({**x, "rhs": x["rhs"][:, None]})
+    np.testing.assert_allclose(jax.jit(mapped)(*x.values()), expected, rtol=1e-5, atol=1e-5)
+    with vb.target("h100"):
+        program = export.export(jax.jit(mapped), platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
+            *x.values()
+        )
+    assert f"(tensor<12x{K}xf32>, tensor<{3 * G}x{K}x{N}xf32>" in str(program.mlir_module())

@@ -62,6 +62,20 @@ def test_calls_that_keep_the_rules_are_right():
 
 
 @pytest.mark.parametrize(
+    ("sizes", "known"),
+    [
+        ([0, 6, 0, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]),
+        ([-1, 2**31 - 1, 5, 0, 9, 0, 0, 0], [1, 1, 1, 0, 0, 0]),
+        ([0, 1, 0, 0, 0, 1, 2**31 - 1, 0], [1, 0, 0, 1, 1, 1]),
+    ],
+)
+def test_sizes_of_an_entry_do_not_reach_another(sizes, known):
+    """Both entries have the same rows of lhs, which a size beyond its entry would leave."""
+    changes = {"lhs": jnp.ones((M // 2, K), jnp.float32), "group_sizes": jnp.array(sizes, jnp.int32)}
+    np.testing.assert_array_equal(ragged(**BATCH | changes), np.outer(np.array(known) * K, np.ones(N)))
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"kind": np.int64(99)}, "arithmetic (kind) 99 does not exist, expected 0 to "),
@@ -89,6 +103,10 @@ def test_calls_that_keep_the_rules_are_right():
         ({"entries": np.int64(2)}, "must have equally many rows, and equally many matrices, in each entry"),
         (BATCH | {"group_offset": jnp.array(0, jnp.int32)}, "a batch of 2 entries has no group_offset"),
         (BATCH | {"lhs": jnp.ones((2, K), jnp.float32)}, "must have rows of lhs for some number of entries"),
+        (
+            BATCH | int8(K) | {"lhs": jnp.ones((M // 2, K), jnp.int8), "lhs_scale": jnp.ones((M // 2, 1), jnp.float32)},
+            "must have scaled rows of lhs for each entry",
+        ),
         (BATCH | {"rhs": jnp.ones((3, K, N), jnp.float32)}, "must have matrices of rhs for some number of entries"),
         (BATCH | {"bias": jnp.ones((G, N), jnp.float32)}, "groups is 2, expected 4"),
         ({"lhs": jnp.ones((M, K + 1), jnp.float32)}, "rhs_k is 3, expected 4"),

@@ -43,13 +43,14 @@ class AlignedTile {
     if constexpr (kStoresFromRegisters<Traits>) {
       store_from_registers<Traits>(place, sums);
     } else {
+      if (place.rows > Traits::kRows) place.rows = Traits::kRows;  // threads read as many rows of sums from shared memory
       store_planes_by<T, kSumsInVector<Traits>, Traits>(place, share_sums<Traits>(sums, shared.operands), Traits::kSplit);
     }
   }
 
  private:
   // Fills in the matrices of the thread block's tile. Returns false unless the record describes a tile that lies in the call's buffers in
-  // whole vectors. Its size needs no check: a kernel reads and writes no more than its own tile.
+  // whole vectors. Its size needs no check here: a kernel reads and writes no more than its own tile.
   __device__ __forceinline__ static bool resolve(const KernelParameters& parameters, ResolvedTile<T>& place) {
     const Descriptors& plan = parameters.plan;
     const uint32_t index = static_cast<uint32_t>(parameters.first_block) + block_index();

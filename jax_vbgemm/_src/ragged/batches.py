@@ -31,6 +31,30 @@ def as_one(sizes: RaggedSizes) -> RaggedSizes:
     )
 
 
+def order_of_dimensions(given: Mapping[str, jax.Array], sizes: RaggedSizes, ragged: Ragged) -> tuple[int, ...]:
+    """The order of the batch's dimensions in which a kernel computes its entries.
+
+    Matrices repeat from the first entry on, hence not along dimensions within those that they have. There the other
+    dimensions come first, if transposing the rows of lhs and of the result moves fewer elements than copying matrices.
+    """
+    order = tuple(range(len(sizes.batch)))
+    if ragged.contraction or sizes.groups * sizes.k * sizes.columns <= sizes.m * (sizes.k + sizes.n):
+        return order
+    weights = [given[name].shape[:-3] for name in ("rhs", "second") if name in given]
+    return tuple(sorted(order, key=lambda axis: any(_aligned(leading, sizes)[axis] > 1 for leading in weights)))
+
+
+def in_order(given: Mapping[str, jax.Array], sizes: RaggedSizes, ragged: Ragged, order: Shape) -> dict[str, jax.Array]:
+    """The operands with the batch's dimensions in this order."""
+    ordered = {}
+    for name, x in given.items():
+        leading = x.shape[: x.ndim - len(ragged.core(OPERANDS[name]))]
+        core = x.shape[len(leading) :]
+        axes = (*order, *range(len(order), len(order) + len(core)))
+        ordered[name] = x.reshape(*_aligned(leading, sizes), *core).transpose(axes)
+    return ordered
+
+
 def operands_as_one(given: Mapping[str, jax.Array], sizes: RaggedSizes, ragged: Ragged) -> dict[str, jax.Array]:
     """The operands of a batch as those of one product.
 
@@ -43,16 +67,19 @@ def operands_as_one(given: Mapping[str, jax.Array], sizes: RaggedSizes, ragged: 
     repeats = {"rhs", "second"} if not ragged.contraction else set()
     if "lhs_scale" not in given and not (ragged.contraction and ragged.transpose_rhs):
         repeats.add("lhs")
+    leading = {name: x.shape[: x.ndim - len(core[name])] for name, x in given.items()}
+    own = {name: _own_batch(leading[name], sizes.batch) if name in repeats else sizes.batch for name in given}
+    if "second" in given:  # rhs and second have equally many matrices
+        own["rhs"] = own["second"] = max(own["rhs"], own["second"], key=len)
     merged = {}
     for name, x in given.items():
         if name in ("group_sizes", "group_offset"):
             continue
-        leading, shape = x.shape[: x.ndim - len(core[name])], x.shape[x.ndim - len(core[name]) :]
-        batch = _own_batch(leading, sizes.batch) if name in repeats else sizes.batch
-        x = x.reshape(*leading[max(len(leading) - len(batch), 0) :], *shape)
+        batch, shape = own[name], x.shape[len(leading[name]) :]
+        x = x.reshape(*leading[name][max(len(leading[name]) - len(batch), 0) :], *shape)
         x = jnp.broadcast_to(x, (*batch, *shape)).reshape(-1, *shape)
         if name == "gather":  # counts the rows of lhs of all entries
-            rows = math.prod(_own_batch(given["lhs"].shape[:-2], sizes.batch)) * sizes.lhs_rows
+            rows = math.prod(own["lhs"]) * sizes.lhs_rows
             first = lax.iota(jnp.int32, entries) * sizes.lhs_rows % rows
             x = jnp.clip(x, 0, sizes.lhs_rows - 1) + first[:, None]
         axis = next(i for i, size in enumerate(core[name]) if size in _merged_sizes(ragged))
@@ -62,6 +89,11 @@ def operands_as_one(given: Mapping[str, jax.Array], sizes: RaggedSizes, ragged: 
         merged[name] = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
     merged["group_sizes"] = _group_sizes(given, sizes, ragged)
     return {name: merged[name] for name in given if name in merged}
+
+
+def _aligned(leading: Shape, sizes: RaggedSizes) -> Shape:
+    """An operand's batch dimensions, all that the batch has."""
+    return (1,) * (len(sizes.batch) - len(leading)) + tuple(leading)
 
 
 def _own_batch(batch: Shape, whole: Shape) -> Shape:

@@ -50,8 +50,12 @@ def _lower_elsewhere(ctx: Any, *operands: Any, ragged: Ragged) -> Any:
 
 def _call(operands: Sequence[jax.Array], platform: str, ragged: Ragged, planned: plan.RaggedPlan | None) -> jax.Array:
     sizes = sizes_of([operand.shape for operand in operands], ragged)
-    result, dtype = sizes.result(ragged), operands[0].dtype
+    dtype = operands[0].dtype
     given = dict(zip(ragged.names, operands, strict=True))
+    order = batches.order_of_dimensions(given, sizes, ragged)
+    if order != tuple(range(len(order))):
+        given = batches.in_order(given, sizes, ragged, order)
+        sizes = sizes._replace(batch=tuple(sizes.batch[axis] for axis in order))
     given = batches.operands_as_one(given, sizes, ragged)
     if "group_offset" in given:
         # Offsets saturate: beyond this limit no group has weights, whatever the exact offset is.
@@ -84,7 +88,8 @@ def _call(operands: Sequence[jax.Array], platform: str, ragged: Ragged, planned:
         **(planned or plan.NONE).attributes(),
         catalogue=np.int64(_core.catalogue_hash()),
     )
-    return value.reshape(result)
+    value = value.reshape(sizes.result(ragged))
+    return value.transpose(*np.argsort(order), *range(len(order), value.ndim))
 
 
 for _platform in backends.BACKENDS:
