@@ -1,4 +1,4 @@
-"""XLA of jaxlib 0.11.2 widens and transposes int4 wrongly on a GPU (H200, 2026-11-30: in 8 of 8 processes), without this package.
+"""XLA of jaxlib 0.11.2 widens and transposes int4 wrongly on a GPU, without this package (H200, 2026-11-30: 8 of 8).
 
 Run in several processes: the autotuner chooses other kernels in each.
 """
