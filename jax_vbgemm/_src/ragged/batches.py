@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jax_vbgemm._src.ragged.composed import rounded_up
 from jax_vbgemm._src.ragged.primitive import OPERANDS, SCALED, Ragged, RaggedSizes, Shape
 from jax_vbgemm._src.ragged.reference import rows_of_groups
 
@@ -114,8 +115,7 @@ def _group_sizes(given: Mapping[str, jax.Array], sizes: RaggedSizes, ragged: Rag
     """The sizes of all groups, of which each entry's sum to its number of rows."""
     group_sizes = jnp.broadcast_to(given["group_sizes"], (*sizes.batch, sizes.total_groups))
     if ragged.contraction and ragged.transpose_rhs:
-        group_sizes = jnp.clip(group_sizes, 0, sizes.m)
-        group_sizes = (group_sizes + SCALED - 1) // SCALED * SCALED
+        group_sizes = rounded_up(group_sizes, sizes.m)
     offset = given.get("group_offset")
     if offset is not None:
         offset = jnp.broadcast_to(offset, sizes.batch).reshape(-1)

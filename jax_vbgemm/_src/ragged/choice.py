@@ -172,7 +172,8 @@ def _counts(sizes: RaggedSizes) -> Shape:
 
 def _why_no_sizes(sizes: RaggedSizes) -> str | None:
     """The reason why a kernel cannot take these sizes; None if it can."""
-    stated = (*sizes.batch, *_counts(as_one(sizes)), sizes.columns, as_one(sizes).lhs_rows)
+    whole = as_one(sizes)
+    stated = (*sizes.batch, *_counts(whole), sizes.columns, whole.lhs_rows)
     if 0 in stated:
         return "nothing is to be multiplied"
     if max(stated) > _core.RAGGED_MOST_SIZE:
